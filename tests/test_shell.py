@@ -586,6 +586,7 @@ def test_invalid_table_lines_are_ignored_and_preserved():
         ("seq -f % 3", "seq: format '%' ends in %\n", 1),
         ("seq -f %g%g 3", "seq: format '%g%g' has too many % directives\n", 1),
         ("seq -f '%%<%+05.1f>%%' 2", "%<+01.0>%\n%<+02.0>%\n", 0),
+        ("true; echo \"${@:0:1}\"", "bash\n", 0),
         ("echo >&1--", "bash: line 1: 1-: ambiguous redirect\n", 1),
         ("test '" + " " * 500 + "1' -eq 1", "", 0),
         ("head -c 1M /dev/zero > /f; stat -c %s /f; head -c 100000 < /dev/urandom | wc -c", "1048576\n100000\n", 0),

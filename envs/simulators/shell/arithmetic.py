@@ -1,6 +1,7 @@
 """Evaluate arithmetic as `$(( ))`, `(( ))`, `let` and array indices do: C's operators on 64-bit integers, variables
 evaluated recursively, and bash's error messages, which name the token at which bash notices the error."""
 
+import operator
 import re
 from collections.abc import Callable
 
@@ -176,7 +177,7 @@ class Expression:
             self.advance()
             return value
         if self.kind != "name":
-            self.start = self.start if self.kind else self.last_token()
+            self.start *= bool(self.kind or self.text.strip())
             raise self.failed("syntax error: operand expected")
         name, index = self.variable()
         if self.kind == "operator" and self.token in ASSIGNING:
@@ -192,10 +193,6 @@ class Expression:
             self.store(name, index, wrap(value + (1 if self.token == "++" else -1)))
             self.advance()
         return value
-
-    def last_token(self) -> int:
-        """Return where the last token of a text that ended too early begins."""
-        return self.start if self.text.strip() else 0
 
     def variable(self) -> tuple[str, str | None]:
         """Read the current name with its index, if it has one."""
@@ -247,19 +244,7 @@ def _digit(c: str, base: int) -> int:
     return order.find(c.lower() if base <= 36 else c)
 
 
-OPERATIONS = {
-    "|": lambda a, b: a | b,
-    "^": lambda a, b: a ^ b,
-    "&": lambda a, b: a & b,
-    "==": lambda a, b: int(a == b),
-    "!=": lambda a, b: int(a != b),
-    "<": lambda a, b: int(a < b),
-    ">": lambda a, b: int(a > b),
-    "<=": lambda a, b: int(a <= b),
-    ">=": lambda a, b: int(a >= b),
-    "<<": lambda a, b: a << (b & 63),
-    ">>": lambda a, b: a >> (b & 63),
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-}
+OPERATIONS = {"|": operator.or_, "^": operator.xor, "&": operator.and_, "+": operator.add, "-": operator.sub}
+OPERATIONS |= {"*": operator.mul, "<<": lambda a, b: a << (b & 63), ">>": lambda a, b: a >> (b & 63)}
+OPERATIONS |= {"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le}
+OPERATIONS |= {">=": operator.ge}

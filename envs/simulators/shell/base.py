@@ -44,20 +44,22 @@ irc:39 src:40 shadow:42 utmp:43 video:44 sasl:45 plugdev:46 staff:50 games:60 us
 OF_UBUNTU = ["adm", "dialout", "cdrom", "floppy", "sudo", "audio", "dip", "video", "plugdev"]  # the first user's groups
 BASHRC = "# ~/.bashrc: read by interactive shells.\n[ -z \"$PS1\" ] && return\nPS1='\\u@\\h:\\w\\$ '\n"
 PROFILE = '# ~/.profile: read by login shells.\n[ -f "$HOME/.bashrc" ] && . "$HOME/.bashrc"\n'
+
+
+def _ubuntu(group: str) -> str:
+    return "ubuntu" * (group.partition(":")[0] in OF_UBUNTU)
+
+
+def _locked(record: str) -> str:
+    name = record.partition(":")[0]
+    return f"{name}:{'!' if name == 'ubuntu' else '*'}"
+
+
 FILES = {
     "/etc/passwd": "".join("{}:x:{}\n".format(*line.split(":", 1)) for line in USERS.split("\n")),
-    "/etc/group": "".join(
-        f"{name}:x:{number}:{'ubuntu' * (name in OF_UBUNTU)}\n"
-        for name, number in (group.split(":") for group in GROUPS.split())
-    ),
-    "/etc/shadow": "".join(
-        f"{name}:{'!' if name == 'ubuntu' else '*'}:19800:0:99999:7:::\n"
-        for name in (line.partition(":")[0] for line in USERS.split("\n"))
-    ),
-    "/etc/gshadow": "".join(
-        f"{name}:{'!' if name == 'ubuntu' else '*'}::{'ubuntu' * (name in OF_UBUNTU)}\n"
-        for name in (group.partition(":")[0] for group in GROUPS.split())
-    ),
+    "/etc/group": "".join(f"{group.replace(':', ':x:')}:{_ubuntu(group)}\n" for group in GROUPS.split()),
+    "/etc/shadow": "".join(f"{_locked(user)}:19800:0:99999:7:::\n" for user in USERS.split("\n")),
+    "/etc/gshadow": "".join(f"{_locked(group)}::{_ubuntu(group)}\n" for group in GROUPS.split()),
     "/etc/subuid": "ubuntu:100000:65536\n",
     "/etc/subgid": "ubuntu:100000:65536\n",
     "/etc/shells": "# /etc/shells: valid login shells\n/bin/sh\n/bin/bash\n/usr/bin/bash\n/bin/rbash\n/usr/bin/rbash\n"

@@ -1,4 +1,4 @@
-"""The builtin commands, BUILTINS: functions of the shell and a command's words that return an exit status.
+"""The builtin commands, BUILTINS: functions of the shell and a command's words that return an exit status, None for 0.
 
 Defined here: exit, return, break, shift, eval, source, exec, set, shopt, let, type, command, ulimit and their
 like. The others come from declaring.py, reading.py, places.py, printing.py, signals.py and conditions.py.
@@ -13,7 +13,7 @@ from envs.simulators.shell.places import cd, dirs, popd, pushd, pwd, pwd_program
 from envs.simulators.shell.printing import echo, formatted, printf, traced
 from envs.simulators.shell.reading import mapfile, read
 from envs.simulators.shell.signals import disown, jobs, kill, no_control, trap, wait
-from envs.simulators.shell.state import LONG_OPTIONS, Exit, LoopJump, Return
+from envs.simulators.shell.state import LONG_OPTIONS, Exit, LoopJump, Misused, Return
 from envs.simulators.shell.words import NAME
 
 RESERVED = "if then elif else fi for while until do done case esac in function select time { } [[ ]] ! coproc"
@@ -21,8 +21,24 @@ SHOPT = """checkwinsize cmdhist dotglob expand_aliases extglob failglob globstar
 nocaseglob nocasematch nullglob sourcepath xpg_echo"""
 
 
-def colon(sh, argv) -> int:
-    return 0
+USAGE = {
+    "cd": "cd [-L|[-P [-e]] [-@]] [dir]", "source": "source filename [arguments]", ".": ". filename [arguments]",
+    "set": "set [-abefhkmnptuvxBCEHPT] [-o option-name] [--] [-] [arg ...]",
+    "printf": "printf [-v var] format [arguments]",
+    "kill": "kill [-s sigspec | -n signum | -sigspec] pid | jobspec ... or kill -l [sigspec]",
+    "declare": "declare [-aAfFgiIlnrtux] [name[=value] ...] or declare -p [-aAfFilnrtux] [name ...]",
+    "typeset": "typeset [-aAfFgiIlnrtux] name[=value] ... or typeset -p [-aAfFilnrtux] [name ...]",
+    "local": "local [option] name[=value] ...", "export": "export [-fn] [name[=value] ...] or export -p",
+    "readonly": "readonly [-aAf] [name[=value] ...] or readonly -p",
+    "read": "read [-ers] [-a array] [-d delim] [-i text] [-n nchars] [-N nchars] [-p prompt] [-t timeout] [-u fd] "
+            "[name ...]",
+    "mapfile": "mapfile [-d delim] [-n count] [-O origin] [-s count] [-t] [-u fd] [array]",
+}  # fmt: skip
+USAGE["readarray"] = USAGE["mapfile"]
+
+
+def colon(sh, argv) -> None:
+    """Do nothing."""
 
 
 def false(sh, argv) -> int:
@@ -59,14 +75,14 @@ def _jump(sh, argv) -> int:
         sh.fail("only meaningful in a `for', `while', or `until' loop")
         return 0
     count = whole(sh, argv, 1)
-    if count is None or count < 1:
-        if count is not None:
-            sh.fail(f"{argv[1]}: loop count out of range")
+    if count is None:
         raise Exit(128)
+    if count < 1:
+        raise Exit(sh.fail(f"{argv[1]}: loop count out of range", 128))
     raise LoopJump(min(count, sh.loops), argv[0] == "continue")
 
 
-def shift(sh, argv) -> int:
+def shift(sh, argv) -> int | None:
     count = whole(sh, argv, 1)
     if count is None:
         return 1
@@ -75,11 +91,9 @@ def shift(sh, argv) -> int:
     if count > len(sh.args):
         return 1
     del sh.args[:count]
-    return 0
 
 
 def eval_(sh, argv) -> int:
-    """Run the arguments as a script."""
     source = " ".join(argv[2:] if argv[1:2] == ["--"] else argv[1:])
     sh.deeper()
     try:
@@ -89,11 +103,8 @@ def eval_(sh, argv) -> int:
 
 
 def source(sh, argv) -> int:
-    """Run a file in this shell."""
     if len(argv) < 2:
-        sh.fail("filename argument required")
-        sh.error(f"{argv[0]}: usage: {argv[0]} filename [arguments]\n")
-        return 2
+        raise Misused("filename argument required")
     path = argv[1]
     try:
         if "/" not in path and not sh.exists(path):
@@ -130,14 +141,13 @@ def exec_(sh, argv) -> int:
     try:
         sh.find_program(args[0], sh.get("PATH") or "")
     except OSError as failure:
-        missing = "not found" if "/" not in args[0] else failure.strerror
-        sh.fail(f"{args[0]}: {missing}" if failure.errno == 2 else f"{args[0]}: {failure.strerror}")
+        sh.fail(f"{args[0]}: {'not found' if failure.errno == 2 and '/' not in args[0] else failure.strerror}")
         raise Exit(127 if failure.errno == 2 else 126) from None
     sh.traps.pop("EXIT", None)
     raise Exit(sh.program(args))
 
 
-def set_(sh, argv) -> int:
+def set_(sh, argv) -> int | None:
     """Set options and positional parameters."""
     args, at = argv[1:], 0
     if not args:
@@ -163,11 +173,8 @@ def set_(sh, argv) -> int:
                     return sh.fail(f"{args[at]}: invalid option name")
                 at += 1
             elif letter not in "abefhkmnptuvxBCEHPT":
-                sh.fail(f"{word[0]}{letter}: invalid option")
-                sh.error("set: usage: set [-abefhkmnptuvxBCEHPT] [-o option-name] [--] [-] [arg ...]\n")
-                return 2
+                raise Misused(f"{word[0]}{letter}: invalid option")
             sh.options[name] = word[0] == "-"
-    return 0
 
 
 def shopt(sh, argv) -> int:
@@ -203,12 +210,9 @@ def let(sh, argv) -> int:
 
 
 def printf_(sh, argv) -> int:
-    """Run printf, with -v into a variable."""
     if argv[1:2] != ["-v"] or len(argv) < 4:
         if len(argv) > 1 and re.fullmatch("-[^-].*", argv[1]):
-            sh.fail(f"{argv[1][:2]}: invalid option", 2)
-            sh.error("printf: usage: printf [-v var] format [arguments]\n")
-            return 2
+            raise Misused(f"{argv[1][:2]}: invalid option")
         return printf(sh, argv)
     if not NAME.fullmatch(argv[2].partition("[")[0]):
         return sh.fail(f"`{argv[2]}': not a valid identifier", 2)
@@ -284,14 +288,11 @@ def command(sh, argv) -> int:
 def alias(sh, argv) -> int:
     """Fail for any name: scripts have no aliases."""
     missing = [word for word in argv[1:] if "=" not in word and not word.startswith("-")]
-    for word in missing:
-        sh.fail(f"{word}: not found")
-    return int(bool(missing))
+    return max((sh.fail(f"{word}: not found") for word in missing), default=0)
 
 
-def ulimit(sh, argv) -> int:
+def ulimit(sh, argv) -> None:
     sh.out("unlimited\n")
-    return 0
 
 
 BUILTINS = {
@@ -308,7 +309,7 @@ BUILTINS = {
 
 
 def _as_program(builtin):
-    return lambda process: builtin(process, process.argv)
+    return lambda process: builtin(process, process.argv) or 0
 
 
 PROGRAMS = {name: _as_program(BUILTINS[name]) for name in ("true", "false", "pwd", "echo", "test", "[")}

@@ -37,22 +37,15 @@ class Compound(Words):
             self.expect("then")
             body = self.sequence(("elif", "else", "fi"))
             clauses.append((condition, body))
-            token = self.peek()
-            self.i += len(token)
-            if token != "elif":
+            if not self.accept("elif"):
                 break
-        otherwise = []
-        if token == "else":
-            otherwise = self.sequence(("fi",))
-            self.expect("fi")
+        otherwise = self.sequence(("fi",)) if self.accept("else") else []
+        self.expect("fi")
         return If(clauses, otherwise, line)
 
     def while_(self, line: int, until: bool = False) -> While:
         condition = self.sequence(("do",))
         return While(condition, self.do_group(), until, line)
-
-    def until(self, line: int) -> While:
-        return self.while_(line, until=True)
 
     def do_group(self) -> list:
         self.expect("do")
@@ -63,8 +56,7 @@ class Compound(Words):
     def for_body(self) -> list:
         """Read a loop's body: do ... done, or braces."""
         self.newlines()
-        if self.peek() == "{":
-            self.i += 1
+        if self.accept("{"):
             body = self.sequence(("}",))
             self.expect("}")
             return body
@@ -78,15 +70,13 @@ class Compound(Words):
             if word is None or word.source.count(";") != 2:
                 raise SyntaxFailed(self.line(), "syntax error: arithmetic expression required")
             parts = [self.expression(piece, start) for piece in word.source.split(";")]
-            if self.peek() == ";":
-                self.i += 1
+            self.accept(";")
             return CFor(parts, self.for_body(), line)
         if self.peek() is None or self.peek() == "\n" or OPERATOR.fullmatch(self.peek() or "x"):
             raise self.unexpected()
         name, words = self.word().source, None
         self.newlines()
-        if self.peek() == "in":
-            self.i += 2
+        if self.accept("in"):
             words = []
             while self.peek() not in (";", "\n", None):
                 if OPERATOR.fullmatch(self.peek()):
@@ -94,10 +84,7 @@ class Compound(Words):
                 words.append(self.word())
             if self.i >= self.n:
                 raise self.unexpected()
-            if self.peek() == ";":
-                self.i += 1
-        elif self.peek() == ";":
-            self.i += 1
+        self.accept(";")
         self.newlines()
         return For(name, words, self.for_body(), line)
 
@@ -111,23 +98,16 @@ class Compound(Words):
         clauses = []
         while True:
             self.newlines()
-            if self.peek() == "esac":
-                self.i += 4
+            if self.accept("esac"):
                 return Case(word, clauses, line)
-            if self.peek() == "(":
-                self.i += 1
+            self.accept("(")
             patterns = []
-            while True:
+            while not patterns or self.accept("|"):
                 token = self.peek()
                 if token is None or OPERATOR.fullmatch(token):
                     raise self.unexpected()
                 patterns.append(self.word())
-                token = self.peek()
-                if token == "|":
-                    self.i += 1
-                    continue
-                self.expect(")")
-                break
+            self.expect(")")
             body = self.sequence((";;", ";&", ";;&", "esac"), may_be_empty=True)
             token = self.peek()
             clauses.append((patterns, body, token if token != "esac" else ";;"))
@@ -137,9 +117,8 @@ class Compound(Words):
     def cond(self, line: int) -> Cond:
         test = self.cond_or()
         self.newlines()
-        if self.peek() != "]]":
+        if not self.accept("]]"):
             raise self.cond_error("conditional binary operator expected")
-        self.i += 2
         return Cond(test, line)
 
     def cond_error(self, message: str) -> SyntaxFailed:
@@ -149,35 +128,31 @@ class Compound(Words):
 
     def cond_or(self) -> tuple:
         left = self.cond_and()
-        while self.peek() == "||":
-            self.i += 2
+        while self.accept("||"):
             left = ("or", left, self.cond_and())
         return left
 
     def cond_and(self) -> tuple:
         left = self.cond_not()
-        while self.peek() == "&&":
-            self.i += 2
+        while self.accept("&&"):
             left = ("and", left, self.cond_not())
         return left
 
     def cond_not(self) -> tuple:
         self.newlines()
-        token = self.peek()
-        if token == "!":
-            self.i += 1
+        if self.accept("!"):
             self.enter()
             test = ("not", self.cond_not())
             self.depth -= 1
             return test
-        if token == "(":
-            self.i += 1
+        if self.accept("("):
             self.enter()
             test = self.cond_or()
             self.newlines()
             self.expect(")")
             self.depth -= 1
             return test
+        token = self.peek()
         if token is None or token == "]]" or OPERATOR.fullmatch(token):
             raise self.unexpected()
         word = self.word()

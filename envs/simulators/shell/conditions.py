@@ -1,22 +1,17 @@
 """test, [ and the operators of [[ ]]: tests of files, strings and numbers."""
 
+import operator
 import re
 
-from envs.simulators.shell.files import EXECUTE, READ, SETGID, SETUID, STICKY, WRITE, Node
+from envs.simulators.shell.files import EXECUTE, READ, SETGID, SETUID, STICKY, WRITE
 from envs.simulators.shell.process import Process
 
 INTEGER = re.compile(r"[ \t]*[-+]?\d+[ \t]*")
 FILES = "abcdefghkprsuwxLS"
-BINARY = ("=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef")
-COMPARE = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-}
+COMPARE = {"-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt}
+COMPARE |= {"-ge": operator.ge}
 TEXTS = {"=": str.__eq__, "==": str.__eq__, "!=": str.__ne__, "<": str.__lt__, ">": str.__gt__}
+BINARY = (*TEXTS, *COMPARE, "-nt", "-ot", "-ef")
 MODES = {"u": SETUID, "g": SETGID, "k": STICKY}
 RIGHTS = {"r": READ, "w": WRITE, "x": EXECUTE}
 
@@ -27,22 +22,15 @@ class TestFailed(Exception):
 
 def unary(p: Process, letter: str, text: str) -> bool:
     """Return whether `-letter text` holds."""
-    if letter == "n":
-        return text != ""
-    if letter == "z":
-        return text == ""
+    if letter in "nz":
+        return (text == "") == (letter == "z")
     if letter == "t":
         return False
     if letter == "v":
         return p.is_set(text)
-    try:
-        node = p.lookup(text, follow=letter not in "hL")
-    except OSError:
+    node = p.find(text, follow=letter not in "hL")
+    if node is None:
         return False
-    return _file(p, letter, node)
-
-
-def _file(p: Process, letter: str, node: Node) -> bool:
     if letter in RIGHTS:
         return p.may(node, RIGHTS[letter])
     if letter in MODES:
@@ -62,18 +50,11 @@ def binary(p: Process, left: str, op: str, right: str) -> bool:
         return COMPARE[op](int(left.strip()[:400]), int(right.strip()[:400]))
     if op in TEXTS:
         return TEXTS[op](left, right)
-    a, b = (_node(p, text) for text in (left, right))
+    a, b = p.find(left), p.find(right)
     if op == "-ef":
         return a is not None and a is b
     a, b = (b, a) if op == "-ot" else (a, b)
     return a is not None and (b is None or a.mtime > b.mtime)
-
-
-def _node(p: Process, path: str) -> Node | None:
-    try:
-        return p.lookup(path)
-    except OSError:
-        return None
 
 
 def test(p: Process, argv: list[str]) -> int:
@@ -135,20 +116,21 @@ class _Reader:
     def __init__(self, p: Process, args: list[str]):
         self.p, self.args, self.at, self.depth = p, args, 0, 0
 
+    def accept(self, word: str) -> bool:
+        found = self.args[self.at : self.at + 1] == [word]
+        self.at += found
+        return found
+
     def either(self) -> bool:
         value = self.both()
-        while self.at < len(self.args) and self.args[self.at] == "-o":
-            self.at += 1
-            right = self.both()
-            value = value or right
+        while self.accept("-o"):
+            value = self.both() or value
         return value
 
     def both(self) -> bool:
         value = self.term()
-        while self.at < len(self.args) and self.args[self.at] == "-a":
-            self.at += 1
-            right = self.term()
-            value = value and right
+        while self.accept("-a"):
+            value = self.term() and value
         return value
 
     def term(self) -> bool:
@@ -159,18 +141,15 @@ class _Reader:
         if self.depth > 100:
             raise TestFailed("too many arguments")
         try:
-            if args[at] == "!":
-                self.at += 1
+            if self.accept("!"):
                 return not self.term()
             if at + 2 < len(args) and args[at + 1] in BINARY:
                 self.at += 3
                 return binary(self.p, *args[at : at + 3])
-            if args[at] == "(":
-                self.at += 1
+            if self.accept("("):
                 value = self.either()
-                if self.args[self.at : self.at + 1] != [")"]:
+                if not self.accept(")"):
                     raise TestFailed("`)' expected")
-                self.at += 1
                 return value
             if _is_unary(args[at]) and at + 1 < len(args):
                 self.at += 2

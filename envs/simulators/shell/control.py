@@ -8,12 +8,10 @@ from envs.simulators.shell.arithmetic import ArithmeticFailed
 from envs.simulators.shell.conditions import COMPARE, TEXTS, TestFailed, binary, unary
 from envs.simulators.shell.expand import ExpansionFailed
 from envs.simulators.shell.launch import Launching
-from envs.simulators.shell.patterns import matches
+from envs.simulators.shell.patterns import LOWER, matches
 from envs.simulators.shell.printing import traced
-from envs.simulators.shell.state import Exit, LoopJump
-from envs.simulators.shell.transform import LOWER
+from envs.simulators.shell.state import Exit, LoopJump, Var
 from envs.simulators.shell.tree import AndOr, Arithmetic, Case, CFor, Cond, For, If, Redirected, While, Word
-from envs.simulators.shell.variables import Var
 
 
 class Control(Launching):
@@ -69,7 +67,6 @@ class Control(Launching):
             self.quiet -= 1
 
     def redirected(self, command: Redirected) -> int:
-        """Run a compound command with its redirections."""
         before, sinks = self.fds, len(self.sinks)
         self.line = command.line
         try:

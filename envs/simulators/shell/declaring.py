@@ -4,18 +4,11 @@ import re
 
 from envs.simulators.shell import expand
 from envs.simulators.shell.printing import declared
-from envs.simulators.shell.tree import Assign, Word
-from envs.simulators.shell.variables import Var
+from envs.simulators.shell.state import Misused, Var
+from envs.simulators.shell.tree import Assign, Word, index_word, plain_word
 from envs.simulators.shell.words import NAME
 
 TARGET = re.compile(r"([A-Za-z_]\w*)(?:\[(.*)\])?(\+?=)?(.*)", re.ASCII | re.DOTALL)
-USAGE = {
-    "declare": "declare [-aAfFgiIlnrtux] [name[=value] ...] or declare -p [-aAfFilnrtux] [name ...]",
-    "typeset": "typeset [-aAfFgiIlnrtux] name[=value] ... or typeset -p [-aAfFilnrtux] [name ...]",
-    "local": "local [option] name[=value] ...",
-    "export": "export [-fn] [name[=value] ...] or export -p",
-    "readonly": "readonly [-aAf] [name[=value] ...] or readonly -p",
-}
 
 
 def put_checked(sh, name: str, value) -> None:
@@ -25,11 +18,11 @@ def put_checked(sh, name: str, value) -> None:
         var = sh.vars.setdefault(sh.target(base), Var())
         var.kind, var.value = "a", value
     else:
-        sh.put(base, value, Word([], index[:-1], index[:-1]) if bracket else None)
+        sh.put(base, value, index_word(index) if bracket else None)
 
 
-def _options(sh, argv: list, known: str) -> tuple[set, set, list] | None:
-    """Return the letters after - and after +, and the rest; None, with a message, for an invalid one."""
+def _options(argv: list, known: str) -> tuple[set, set, list]:
+    """Return the letters after - and after +, and the rest."""
     on, off, at = set(), set(), 1
     while at < len(argv) and isinstance(argv[at], str) and re.match(r"[-+].", argv[at]):
         word = argv[at]
@@ -38,9 +31,7 @@ def _options(sh, argv: list, known: str) -> tuple[set, set, list] | None:
             break
         for letter in word[1:]:
             if letter not in known:
-                sh.fail(f"{word[0]}{letter}: invalid option", 2)
-                sh.error(f"{argv[0]}: usage: {USAGE[argv[0]]}\n")
-                return None
+                raise Misused(f"{word[0]}{letter}: invalid option")
             (on if word[0] == "-" else off).add(letter)
     return on, off, argv[at:]
 
@@ -79,7 +70,7 @@ def _declare(sh, argv: list, on: set, off: set, items: list, scoped: bool) -> in
                 status = sh.fail(f"`{item}': not a valid identifier")
                 continue
             name, place, sign, value = match.groups()
-            index = Word([], place, place) if place is not None else None
+            index = plain_word(place) if place is not None else None
             add, value = sign == "+=", value if sign else None
         var = sh.vars.get(name)
         if scoped and name not in sh.frames[-1][1]:
@@ -117,7 +108,6 @@ def _declare(sh, argv: list, on: set, off: set, items: list, scoped: bool) -> in
 
 
 def _give(sh, var: Var, name: str, on: set, off: set) -> None:
-    """Set and clear attributes."""
     if "A" in on and var.kind != "A":
         var.kind, var.value = "A", {} if var.value is None else var.value
     elif "a" in on and not var.kind:
@@ -131,10 +121,7 @@ def _give(sh, var: Var, name: str, on: set, off: set) -> None:
 
 
 def declare(sh, argv: list) -> int:
-    parsed = _options(sh, argv, "aAfFgiIlnprtux")
-    if parsed is None:
-        return 2
-    on, off, rest = parsed
+    on, off, rest = _options(argv, "aAfFgiIlnprtux")
     if "f" in on or "F" in on:
         found = [sh.functions[name][0].source for name in rest or sorted(sh.functions) if name in sh.functions]
         sh.out("".join(source + "\n" for source in found if "f" in on))
@@ -149,18 +136,12 @@ def declare(sh, argv: list) -> int:
 def local(sh, argv: list) -> int:
     if not sh.frames:
         return sh.fail("can only be used in a function")
-    parsed = _options(sh, argv, "aAfFgiIlnprtux")
-    if parsed is None:
-        return 2
-    on, off, rest = parsed
+    on, off, rest = _options(argv, "aAfFgiIlnprtux")
     return _declare(sh, argv, on, off, [item for item in rest if item != "-"], True)
 
 
 def export(sh, argv: list) -> int:
-    parsed = _options(sh, argv, "fnp")
-    if parsed is None:
-        return 2
-    on, _, rest = parsed
+    on, _, rest = _options(argv, "fnp")
     if "f" in on:
         missing = [name for name in rest if name not in sh.functions]
         return sh.fail(f"{missing[0]}: not a function") if missing else 0
@@ -170,10 +151,7 @@ def export(sh, argv: list) -> int:
 
 
 def readonly_(sh, argv: list) -> int:
-    parsed = _options(sh, argv, "aAfp")
-    if parsed is None:
-        return 2
-    on, _, rest = parsed
+    on, _, rest = _options(argv, "aAfp")
     if not rest:
         return _show(sh, argv, [], lambda var: var.readonly)
     return _declare(sh, argv, {"r"} | on & {"a", "A"}, set(), rest, False)
@@ -196,7 +174,7 @@ def unset(sh, argv: list) -> int:
             status = sh.fail(f"{base}: cannot unset: readonly variable")
         elif bracket and index not in ("@]", "*]"):
             if var is not None and isinstance(var.value, dict):
-                var.value.pop(sh.key(var, Word([], index[:-1], index[:-1]), base), None)
+                var.value.pop(sh.key(var, index_word(index), base), None)
         else:
             sh.vars.pop(base, None)
     return status

@@ -5,12 +5,12 @@ glob, SPLIT may hold a glob and is split at IFS, BREAK ends a field.
 """
 
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from envs.simulators.shell import patterns
 from envs.simulators.shell.arithmetic import ArithmeticFailed, evaluate, steps
 from envs.simulators.shell.braces import braces
-from envs.simulators.shell.transform import transform
+from envs.simulators.shell.patterns import transform
 from envs.simulators.shell.tree import Arith, Double, Lit, Param, Quoted, Subst, Word
 
 QUOTED, LITERAL, SPLIT, BREAK = range(4)
@@ -38,7 +38,6 @@ class ReadOnly(ExpansionFailed):
 
 
 def arguments(sh, words: list[Word]) -> list[str]:
-    """Return the arguments that a command's words expand to."""
     out: list[str] = []
     for word in words:
         if word.plain is not None:
@@ -97,10 +96,8 @@ def assigned(sh, word: Word) -> str:
         return word.plain
     parts = word.parts
     if any(type(part) is Lit and ":~" in part.text for part in parts):
-        later = re.compile(r":(~[\w-]*)", re.ASCII)
-        parts = [
-            Lit(later.sub(lambda m: ":" + tilde(sh, m[1]), part.text)) if type(part) is Lit else part for part in parts
-        ]
+        later = partial(re.compile(r":(~[\w-]*)", re.ASCII).sub, lambda m: ":" + tilde(sh, m[1]))
+        parts = [Lit(later(part.text)) if type(part) is Lit else part for part in parts]
     return joined(pieces(sh, parts, False, whole=True))
 
 
@@ -318,7 +315,7 @@ def _slice(sh, p: Param, values: list[str], all_of: str) -> list[str]:
             raise ExpansionFailed(f"{p.arg2.source}: substring expression < 0")
         return [text[start:end]]
     if p.name in "@*":
-        values = [sh.name, *values]
+        values = [sh.shell_name, *values]
         keys = list(range(len(values)))
         if offset == 0 and length is not None:
             return values[:length]

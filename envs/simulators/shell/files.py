@@ -132,11 +132,8 @@ class Machine:
 
     def content(self, path: str) -> bytes | None:
         """Return the bytes of a file, with root's rights; None if it is missing."""
-        try:
-            node = self.lookup(path)
-        except OSError:
-            return None
-        return node.data if node.kind == "file" else None
+        node = Caller(self).find(path)
+        return node.data if node and node.kind == "file" else None
 
     def records(self, path: str) -> list[list[str]]:
         """Return the records of one of the files of RECORDS, each a list of its fields; none if it is missing."""
@@ -166,8 +163,12 @@ class Machine:
         return known
 
 
-def device_bytes(node: Node, most: int) -> bytes:
-    """Return the bytes read from a device: none, or as many zeros as requested; Timeout above MAX_TEXT."""
+def bytes_of(node: Node, most: int = ENDLESS) -> bytes:
+    """Return a node's bytes without checking rights; of an endless device `most` zeros, Timeout above MAX_TEXT."""
+    if node.kind == "dir":
+        raise fault(errno.EISDIR)
+    if node.kind != "device":
+        return node.data
     if node.data not in ("zero", "random"):
         return b""
     if most > MAX_TEXT:
@@ -250,12 +251,19 @@ class Caller:
             raise fault(errno.ENOENT)
         return node
 
-    def exists(self, path: str, follow: bool = True) -> bool:
-        """Return whether the caller can see a node at a path."""
+    def find(self, path: str, follow: bool = True) -> Node | None:
+        """Return the node at a path; None if the caller cannot see one."""
         try:
-            return self.walk(path, follow)[2] is not None
+            return self.walk(path, follow)[2]
         except OSError:
-            return False
+            return None
+
+    def exists(self, path: str, follow: bool = True) -> bool:
+        return self.find(path, follow) is not None
+
+    def is_dir(self, path: str) -> bool:
+        node = self.find(path)
+        return node is not None and node.kind == "dir"
 
     def realpath(self, path: str) -> str:
         """Return the absolute path without links; the last part need not exist."""
@@ -279,13 +287,7 @@ class Caller:
         """Return the bytes of a file; `most` of an endless device."""
         node = self.lookup(path)
         self.require(node, READ)
-        return self.bytes_of(node, most)
-
-    def bytes_of(self, node: Node, most: int = ENDLESS) -> bytes:
-        """Return a node's bytes without checking rights; `most` of an endless device."""
-        if node.kind == "dir":
-            raise fault(errno.EISDIR)
-        return device_bytes(node, most) if node.kind == "device" else node.data
+        return bytes_of(node, most)
 
     def create(self, path: str, mode: int = 0o666, exclusive: bool = False) -> Node:
         """Return the file at a path for writing, made if missing, with `mode` less the umask."""
@@ -316,7 +318,6 @@ class Caller:
         return self.attach(folder, name, "dir", mode & ~self.umask, {})
 
     def symlink(self, target: str, path: str) -> Node:
-        """Make a symbolic link at a path."""
         folder, name, node, _ = self.walk(path, follow=False)
         if not target:
             raise fault(errno.ENOENT)
@@ -361,7 +362,6 @@ class Caller:
         self.detach(folder, name, node)
 
     def rmdir(self, path: str) -> None:
-        """Remove an empty folder."""
         folder, name, node, _ = self.walk(path, follow=False)
         if node is None:
             raise fault(errno.ENOENT)
@@ -443,7 +443,6 @@ class Caller:
             node.mode &= ~(SETUID | SETGID if node.mode & 0o010 else SETUID)
 
     def utime(self, node: Node, mtime: float, atime: float | None = None) -> None:
-        """Set the times."""
         if self.uid and self.uid != node.uid:
             raise fault(errno.EPERM)
         self.machine.change()

@@ -17,13 +17,8 @@ SIGNALS += ["TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "U
 SIGNALS += ["WINCH", "IO", "PWR", "SYS"]
 NUMBERS = {name: number for number, name in enumerate(SIGNALS, 1)} | {"EXIT": 0}
 HARMLESS = ("CHLD", "CONT", "URG", "WINCH", "STOP", "TSTP", "TTIN", "TTOU")  # end no process; nothing here is stopped
-ENDED = {
-    "HUP": "Hangup",
-    "KILL": "Killed",
-    "TERM": "Terminated",
-    "USR1": "User defined signal 1",
-    "ALRM": "Alarm clock",
-}
+ENDED = {"HUP": "Hangup", "KILL": "Killed", "TERM": "Terminated", "USR1": "User defined signal 1"}
+ENDED |= {"ALRM": "Alarm clock"}
 ENDED |= {"USR2": "User defined signal 2", "QUIT": "Quit", "ABRT": "Aborted", "SEGV": "Segmentation fault"}
 
 
@@ -173,10 +168,8 @@ def alive(machine: Machine) -> dict[int, tuple]:
     """Return the processes: number -> (parent's number, user's number, start, end, command line)."""
     here = {job.pid: (machine.shell.pid, job.shell.uid, job.started, inf, job.name) for job in machine.jobs}
     left = {pid: process for pid, process in machine.processes.items() if process[3] > machine.clock}
-    first = {
-        1: (0, 0, 0.0, inf, "/bin/bash"),
-        machine.shell.pid: (0, machine.shell.uid, machine.shell.started, inf, "bash"),
-    }
+    shell = (0, machine.shell.uid, machine.shell.started, inf, "bash")
+    first = {1: (0, 0, 0.0, inf, "/bin/bash"), machine.shell.pid: shell}
     return dict(sorted((first | left | here).items()))
 
 

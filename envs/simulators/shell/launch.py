@@ -34,11 +34,9 @@ class Launching(State):
 
     def open(self, redirect: Redirect) -> None:
         op, fd = redirect.op, redirect.fd
-        if op == "<<" or op == "<<-":
-            self.fds[fd] = pipe(self.machine, 0, data=raw(expand.string(self, redirect.target)))
-            return
-        if op == "<<<":
-            self.fds[fd] = pipe(self.machine, 0, data=raw(expand.string(self, redirect.target) + "\n"))
+        if op in ("<<", "<<-", "<<<"):
+            given = expand.string(self, redirect.target) + "\n" * (op == "<<<")
+            self.fds[fd] = pipe(self.machine, 0, data=raw(given))
             return
         words = expand.arguments(self, [redirect.target])
         if len(words) != 1:
@@ -57,8 +55,7 @@ class Launching(State):
             if op == "<&" or fd != 1 or closing:
                 raise OSError(0, "ambiguous redirect", target[:-1] if closing else target)
             op = "&>"
-        stream = self.open_file(op, target)
-        self.fds[fd] = stream
+        stream = self.fds[fd] = self.open_file(op, target)
         if op in ("&>", "&>>"):
             self.fds[2] = stream
 
@@ -74,7 +71,9 @@ class Launching(State):
             return self.duplicate(str(DESCRIPTORS[path]))
         try:
             if op == "<":
-                return self.reader(path)
+                node = self.lookup(path)
+                self.require(node, READ)
+                return Stream(self.machine, node, path=path)
             if op == ">" and self.options["C"] and self.exists(path) and self.lookup(path).kind == "file":
                 raise OSError(errno.EEXIST, "cannot overwrite existing file", path)
             node = self.create(path)
@@ -84,11 +83,6 @@ class Launching(State):
         except OSError as failure:
             failure.filename = path
             raise
-
-    def reader(self, path: str) -> Stream:
-        node = self.lookup(path)
-        self.require(node, READ)
-        return Stream(self.machine, node, path=path)
 
     # -- programs
 
@@ -122,10 +116,8 @@ class Launching(State):
     def start(self, process: Process, path: str, node: Node) -> int:
         """Run a file in a process: a built-in program, a script with its interpreter, or a bash script."""
         data = node.data if node.kind == "file" else b""
-        if data.startswith(ELF):
-            command = self.programs.get(text(data[4:]))
-            if command is None:
-                raise OSError(errno.ENOEXEC, "cannot execute binary file: Exec format error", process.argv[0])
+        command = self.programs.get(text(data[4:])) if data.startswith(ELF) else None
+        if command:
             try:
                 return command(process)
             except Hangup:
@@ -133,7 +125,7 @@ class Launching(State):
             except OSError as failure:
                 return process.fail(f"write error: {failure.strerror}")
         self.require(node, READ)
-        if b"\0" in data[:80]:
+        if data.startswith(ELF) or b"\0" in data[:80]:
             raise OSError(errno.ENOEXEC, "cannot execute binary file: Exec format error", process.argv[0])
         shebang = text(data[2:].split(b"\n", 1)[0]) if data.startswith(b"#!") else "/bin/bash"
         first, _, argument = shebang.strip().partition(" ")

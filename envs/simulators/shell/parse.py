@@ -3,23 +3,10 @@ error is found."""
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
+from envs.simulators.shell import tree
 from envs.simulators.shell.compound import OPERATOR, Compound
-from envs.simulators.shell.tree import (
-    AndOr,
-    Assign,
-    Background,
-    Double,
-    Function,
-    Pipe,
-    Quoted,
-    Redirect,
-    Redirected,
-    Simple,
-    SyntaxFailed,
-    Word,
-    make_word,
-)
 
 BLANKS = re.compile(r"(?:[ \t]|\\\n)*(?:#[^\n]*)?")
 REDIRECT = re.compile(r"(\d*)(&>>|&>|<<<|<<-|<<|<&|<>|>>|>&|>\||<(?!\()|>(?!\())")
@@ -31,7 +18,7 @@ DECLARING = {"declare", "typeset", "local", "export", "readonly"}
 
 
 class Parser(Compound):
-    """Parse a script in one pass; `programs` yields each complete command as a list and raises SyntaxFailed."""
+    """Parse a script in one pass; `programs` yields each complete command as a list and raises tree.SyntaxFailed."""
 
     def programs(self) -> Iterator[list]:
         """Yield the commands of each complete line."""
@@ -67,11 +54,11 @@ class Parser(Compound):
             return ""
         return match.group()
 
-    def unexpected(self) -> SyntaxFailed:
+    def unexpected(self) -> tree.SyntaxFailed:
         """Return the error for the current token."""
         token = self.peek()
         if token is None:
-            return SyntaxFailed(self.last_line(), "syntax error: unexpected end of file")
+            return tree.SyntaxFailed(self.last_line(), "syntax error: unexpected end of file")
         if token == "":
             start = self.i
             token = self.word().source
@@ -81,12 +68,17 @@ class Parser(Compound):
         shown = self.s[start : end if end >= 0 else self.n]
         token = "newline" if token == "\n" else token
         status = 127 if self.inside else 2
-        return SyntaxFailed(self.line(), f"syntax error near unexpected token `{token}'", shown, status)
+        return tree.SyntaxFailed(self.line(), f"syntax error near unexpected token `{token}'", shown, status)
 
     def expect(self, token: str) -> None:
-        if self.peek() != token:
+        if not self.accept(token):
             raise self.unexpected()
-        self.i += len(token)
+
+    def accept(self, token: str) -> bool:
+        """Read a token if it comes next; return whether it does."""
+        found = self.peek() == token
+        self.i += len(token) * found
+        return found
 
     def newline(self) -> None:
         """Read a line's end and the here-documents after it."""
@@ -105,12 +97,8 @@ class Parser(Compound):
             lines = []
             while True:
                 if self.i >= self.n:
-                    self.warnings.append(
-                        (
-                            self.last_line() - (not self.s.endswith("\n")),
-                            f"warning: here-document at line {line} delimited by end-of-file (wanted `{delimiter}')",
-                        )
-                    )
+                    why = f"here-document at line {line} delimited by end-of-file (wanted `{delimiter}')"
+                    self.warnings.append((self.last_line() - (not self.s.endswith("\n")), f"warning: {why}"))
                     break
                 end = self.s.find("\n", self.i)
                 text = self.s[self.i : end if end >= 0 else self.n]
@@ -121,10 +109,10 @@ class Parser(Compound):
                 lines.append(text + "\n")
             body = "".join(lines)
             if quoted:
-                redirect.target = Word([], body, body)
+                redirect.target = tree.Word([], body, body)
             else:
                 inner = type(self)(body, line + 1)
-                redirect.target = make_word([Double(inner.parts("", double=True))], body)
+                redirect.target = tree.make_word([tree.Double(inner.parts("", double=True))], body)
 
     def sequence(self, stops: tuple, may_be_empty: bool = False) -> list:
         """Read commands up to one of the stops, which is not consumed."""
@@ -152,10 +140,8 @@ class Parser(Compound):
         if token == "&" or token == ";":
             self.i += 1
             if token == "&":
-                command = Background(command, self.s[start : self.i - 1].strip())
-        elif token == "\n":
-            pass
-        elif token is not None and not self.depth:
+                command = tree.Background(command, self.s[start : self.i - 1].strip())
+        elif token not in ("\n", None) and not self.depth:
             raise self.unexpected()
         return command
 
@@ -165,7 +151,7 @@ class Parser(Compound):
             self.i += 2
             self.newlines()
             rest.append((token, self.pipeline()))
-        return AndOr(first, rest) if rest else first
+        return tree.AndOr(first, rest) if rest else first
 
     def pipeline(self):
         bang = timed = False
@@ -173,14 +159,14 @@ class Parser(Compound):
             self.i += len(token)
             bang, timed = bang != (token == "!"), timed or token == "time"
             if self.peek() in (None, "\n", ";"):
-                return Pipe([], bang, [], timed)
+                return tree.Pipe([], bang, [], timed)
         stages, both = [self.command()], []
         while (token := self.peek()) in ("|", "|&"):
             self.i += len(token)
             both.append(token == "|&")
             self.newlines()
             stages.append(self.command())
-        return Pipe(stages, bang, both, timed) if bang or timed or both else stages[0]
+        return tree.Pipe(stages, bang, both, timed) if bang or timed or both else stages[0]
 
     def command(self):
         """Read a simple or compound command with its redirections."""
@@ -207,20 +193,20 @@ class Parser(Compound):
             redirects = []
             while redirect := self.redirect():
                 redirects.append(redirect)
-            command = Redirected(command, redirects, line) if redirects else command
+            command = tree.Redirected(command, redirects, line) if redirects else command
         self.depth -= 1
         return command
 
-    def function(self, name: str, end: int) -> Function:
+    def function(self, name: str, end: int) -> tree.Function:
         start, line = self.i, self.line()
         self.i = end
         self.newlines()
         if self.peek() not in COMPOUND:
             raise self.unexpected()
         body = self.command()
-        return Function(name, body, self.s[start : self.i], line)
+        return tree.Function(name, body, self.s[start : self.i], line)
 
-    def simple(self) -> Simple:
+    def simple(self) -> tree.Simple:
         assigns, words, redirects = [], [], []
         line, declaring = self.line(), False
         while True:
@@ -243,43 +229,41 @@ class Parser(Compound):
         if self.s[self.i : self.i + 1] == "(":
             self.i += len(words) == 1 and not assigns  # the error of a function without its other parenthesis
             raise self.unexpected()
-        return Simple(assigns, words, redirects, line)
+        return tree.Simple(assigns, words, redirects, line)
 
-    def assignment(self, match: re.Match) -> Assign:
+    def assignment(self, match: re.Match) -> tree.Assign:
         start, self.i = self.i, match.end()
         index = match.group(2) and self.expression_word(match.group(2)[1:-1], start)
         add = match.group(3) == "+="
         if not self.s.startswith("(", self.i):
             value = self.word()
-            return Assign(match.group(1), index, add, value, self.s[start : self.i])
+            return tree.Assign(match.group(1), index, add, value, self.s[start : self.i])
         self.i += 1
         items: list = []
         while True:
             self.newlines()
-            token = self.peek()
-            if token == ")":
-                self.i += 1
-                return Assign(match.group(1), index, add, items, self.s[start : self.i])
-            if token is None:
-                raise SyntaxFailed(self.last_line(), "unexpected EOF while looking for matching `)'")
+            if self.accept(")"):
+                return tree.Assign(match.group(1), index, add, items, self.s[start : self.i])
+            if self.peek() is None:
+                raise tree.SyntaxFailed(self.last_line(), "unexpected EOF while looking for matching `)'")
             element = re.compile(r"\[([^]\n]*)\](\+?=)").match(self.s, self.i)
             if element:
                 self.i = element.end()
                 key = self.expression_word(element.group(1), start)
-                items.append(Assign("", key, element.group(2) == "+=", self.word()))
+                items.append(tree.Assign("", key, element.group(2) == "+=", self.word()))
                 continue
             before = self.i
             items.append(self.word())
             if self.i == before:
                 raise self.unexpected()
 
-    def expression_word(self, inner: str, start: int) -> Word:
+    def expression_word(self, inner: str, start: int) -> tree.Word:
         """Return the text between brackets as a word."""
         parser = type(self)(inner, self.line(start))
         parser.depth = self.depth
         return parser.piece("", double=False)
 
-    def redirect(self) -> Redirect | None:
+    def redirect(self) -> tree.Redirect | None:
         """Read the current redirection, if there is one."""
         self.skip()
         match = REDIRECT.match(self.s, self.i)
@@ -293,25 +277,17 @@ class Parser(Compound):
         token = self.peek()
         if token is None or token == "\n" or (token and OPERATOR.fullmatch(token)):
             raise self.unexpected()
-        redirect = Redirect(int(digits[:9]) if digits else 0 if op[0] == "<" else 1, op, None)
+        redirect = tree.Redirect(int(digits[:9]) if digits else 0 if op[0] == "<" else 1, op, None)
         word = self.word()
         if op not in ("<<", "<<-"):
             redirect.target = word
             return redirect
-        quoted = any(type(part) in (Quoted, Double) for part in word.parts)
+        quoted = any(type(part) in (tree.Quoted, tree.Double) for part in word.parts)
         delimiter = word.plain if word.plain is not None else word.source
         self.pending.append((redirect, delimiter, quoted, line))
         return redirect
 
 
-COMPOUND = {
-    "(": Compound.parenthesis,
-    "{": Compound.group,
-    "if": Compound.if_,
-    "while": Compound.while_,
-    "until": Compound.until,
-    "for": Compound.for_,
-    "case": Compound.case,
-    "[[": Compound.cond,
-    "function": Parser.function,
-}
+COMPOUND = {"(": Compound.parenthesis, "{": Compound.group, "if": Compound.if_, "while": Compound.while_}
+COMPOUND |= {"until": partial(Compound.while_, until=True), "for": Compound.for_, "case": Compound.case}
+COMPOUND |= {"[[": Compound.cond, "function": Parser.function}

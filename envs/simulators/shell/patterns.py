@@ -1,4 +1,4 @@
-"""Globs: compile them, match them with strings, and expand them to file names.
+"""Globs: compile them, match them with strings, expand them to file names, and use them in ${name#glob} and its like.
 
 A backslash in a pattern protects the next character. Where extended globs are on, NUL marks each of their groups:
 `@(a|b)` arrives as `\0@(a|b)`.
@@ -10,21 +10,11 @@ from functools import lru_cache
 
 from envs.simulators.shell.files import MAX_TEXT, READ, Caller, Timeout
 
-CLASSES = {
-    "alpha": "A-Za-z",
-    "digit": "0-9",
-    "alnum": "A-Za-z0-9",
-    "upper": "A-Z",
-    "lower": "a-z",
-    "space": " \\t\\n\\r\\f\\v",
-    "blank": " \\t",
-    "punct": "!-/:-@\\[-`{-~",
-    "xdigit": "0-9A-Fa-f",
-    "cntrl": "\\x00-\\x1f\\x7f",
-    "print": " -~",
-    "graph": "!-~",
-    "word": "A-Za-z0-9_",
-}
+CLASSES = {"alpha": "A-Za-z", "digit": "0-9", "alnum": "A-Za-z0-9", "upper": "A-Z", "lower": "a-z", "blank": " \\t"}
+CLASSES |= {"space": " \\t\\n\\r\\f\\v", "punct": "!-/:-@\\[-`{-~", "xdigit": "0-9A-Fa-f", "word": "A-Za-z0-9_"}
+CLASSES |= {"cntrl": "\\x00-\\x1f\\x7f", "print": " -~", "graph": "!-~"}
+LOWER = {ord(a): a.lower() for a in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+UPPER = {ord(a): a.upper() for a in "abcdefghijklmnopqrstuvwxyz"}
 SPECIAL = re.compile(r"[*?\[\0]")
 GROUP = re.compile(r"([?*+@!])\(")
 MAX_EXTENDED = 1 << 22  # steps of one match of an extended glob
@@ -209,9 +199,8 @@ def _branches(pattern: str, i: int, inside: bool) -> tuple[tuple, int]:
                 break
             branches.append([])
         else:
-            end = (
-                i + 2 if c == "\\" else _bracket(pattern, i + 1)[1] if c == "[" and _bracket(pattern, i + 1) else i + 1
-            )
+            bracket = _bracket(pattern, i + 1) if c == "[" else None
+            end = bracket[1] if bracket else i + 1 + (c == "\\")
             branches[-1].append("*" if c == "*" else pieces(pattern[i:end])[0][0])
             i = end
     return tuple(map(tuple, branches)), i
@@ -282,7 +271,7 @@ def expand_path(caller: Caller, pattern: str, hidden: bool = False) -> list[str]
         if not part:
             found = [path + "/" if last and not path.endswith("/") else path for path in found]
             if last:
-                found = [path for path in found if _is_dir(caller, path)]
+                found = [path for path in found if caller.is_dir(path or ".")]
             continue
         following = []
         for path in found:
@@ -291,27 +280,54 @@ def expand_path(caller: Caller, pattern: str, hidden: bool = False) -> list[str]
     return sorted(found)
 
 
-def _is_dir(caller: Caller, path: str) -> bool:
-    try:
-        return caller.lookup(path or ".").kind == "dir"
-    except OSError:
-        return False
-
-
 def _step(caller: Caller, path: str, part: str, last: bool, hidden: bool) -> list[str]:
     """Match one part of a path: every name in a folder that matches."""
     base = path if not path or path.endswith("/") else path + "/"
     if not SPECIAL.search(part):
         name = base + re.sub(r"\\(.)", r"\1", part)
         return [name] if caller.exists(name, follow=not last) else []
-    try:
-        folder = caller.lookup(base or ".")
-        caller.require(folder, READ)
-    except OSError:
-        return []
-    if folder.kind != "dir":
+    folder = caller.find(base or ".")
+    if folder is None or folder.kind != "dir" or not caller.may(folder, READ):
         return []
     caller.machine.tick(1 + (len(folder.data) * (32 + len(base)) >> 8))
     dotted = part.startswith((".", "\\.")) or hidden
     names = [name for name in folder.data if (dotted or name[0] != ".") and matches(part, name)]
-    return [base + name for name in names if last or _is_dir(caller, base + name)]
+    return [base + name for name in names if last or caller.is_dir(base + name)]
+
+
+# -- ${name#pattern}, ${name%pattern}, ${name/pattern/new} and ${name^}
+
+
+def transform(op: str, values: list[str], glob: str, new: str, tick: Callable[[int], None]) -> list[str]:
+    """Apply the operator of ${name op glob} to each value; NUL in `new`, the replacement of /, marks the match."""
+    if op[0] == "#":
+        ends = [prefix(glob, value, op == "##") for value in values]
+        return [value[end or 0 :] for value, end in zip(values, ends, strict=True)]
+    if op[0] == "%":
+        starts = [suffix(glob, value, op == "%%") for value in values]
+        return [value if start is None else value[:start] for value, start in zip(values, starts, strict=True)]
+    if op[0] == "/":
+        return [_replace(op, glob, value, new, tick) for value in values]
+    table = UPPER if op[0] == "^" else LOWER
+    return [_change_case(table, op, glob or "?", value) for value in values]
+
+
+def _replace(op: str, glob: str, value: str, new: str, tick: Callable[[int], None]) -> str:
+    if op == "/" and glob[:1] == "#":
+        end = prefix(glob[1:], value, longest=True)
+        return value if end is None else new.replace("\0", value[:end]) + value[end:]
+    if op == "/" and glob[:1] == "%":
+        start = suffix(glob[1:], value, longest=True)
+        return value if start is None else value[:start] + new.replace("\0", value[start:])
+    return substitute(glob, value, new, op == "//", tick) if glob else value
+
+
+def _change_case(table: dict, op: str, glob: str, value: str) -> str:
+    if glob != "?":
+        table = {code: other for code, other in table.items() if matches(glob, chr(code))}
+    return value.translate(table) if len(op) == 2 else value[:1].translate(table) + value[1:]
+
+
+def quote(value: str) -> str:
+    """Return a text between single quotes."""
+    return "'" + value.replace("'", "'\\''") + "'"

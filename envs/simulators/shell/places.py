@@ -2,17 +2,16 @@
 
 import re
 
+from envs.simulators.shell.commands.files import normal
 from envs.simulators.shell.commands.modes import mode_text, parse_mode
+from envs.simulators.shell.state import Misused
 
 
 def cd(sh, argv) -> int:
-    """Change the working directory."""
     args = [word for word in argv[1:] if word not in ("-L", "-P", "--", "-e", "-@")]
     physical = "-P" in argv[1:]
     if bad := next((word for word in args if re.fullmatch("-.+", word)), None):
-        sh.fail(f"{bad[:2]}: invalid option", 2)
-        sh.error("cd: usage: cd [-L|[-P [-e]] [-@]] [dir]\n")
-        return 2
+        raise Misused(f"{bad[:2]}: invalid option")
     if len(args) > 1:
         return sh.fail("too many arguments")
     target = args[0] if args else sh.get("HOME")
@@ -28,21 +27,20 @@ def cd(sh, argv) -> int:
     places = [target]
     if not target.startswith(("/", "./", "../")) and target not in (".", ".."):
         places = [f"{part}/{target}" for part in (sh.get("CDPATH") or "").split(":") if part] + places
-    failure = None
     for place in places:
         try:
             return _enter(sh, place, physical, show=place != target)
         except OSError as error:
-            failure = error
-    return sh.fail(f"{target}: {failure.strerror}")
+            why = error.strerror
+    return sh.fail(f"{target}: {why}")
 
 
-def _enter(sh, target: str, physical: bool, show: bool) -> int:
+def _enter(sh, target: str, physical: bool, show: bool) -> None:
     logical = sh.get("PWD") or sh.cwd
     if not target.startswith("/"):
         path = f"{logical}/{target}"
         target = path if sh.exists(logical) and sh.realpath(logical) == sh.cwd else f"{sh.cwd}/{target}"
-    plain = _plain(target)
+    plain = normal(target)
     node = sh.lookup(target)
     if node.kind != "dir":
         raise NotADirectoryError(20, "Not a directory")
@@ -55,26 +53,14 @@ def _enter(sh, target: str, physical: bool, show: bool) -> int:
         sh.vars[name].exported = True
     if show:
         sh.out(plain + "\n")
-    return 0
 
 
-def _plain(path: str) -> str:
-    """Return an absolute path without its dots."""
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            parts[-1:] = []
-        elif part and part != ".":
-            parts.append(part)
-    return "/" + "/".join(parts)
-
-
-def dirs(sh, argv) -> int:
+def dirs(sh, argv) -> None:
     """Print the stack of folders, the present one first: dirs, and pushd and popd after a change."""
     home = sh.get("HOME") or ""
     if argv[1:2] == ["-c"]:
         sh.stack = []
-        return 0
+        return
     whole = [sh.get("PWD") or sh.cwd, *sh.stack]
     shown = [path if "-l" in argv or not home or (path != home and not path.startswith(home + "/"))
              else "~" + path[len(home) :] for path in whole]  # fmt: skip
@@ -82,16 +68,10 @@ def dirs(sh, argv) -> int:
         sh.out("".join(f"{place:2}  {path}\n" for place, path in enumerate(shown)))
     else:
         sh.out(("\n" if "-p" in argv else " ").join(shown) + "\n")
-    return 0
 
 
-def pushd(sh, argv) -> int:
-    here, target = sh.get("PWD") or sh.cwd, next((word for word in argv[1:] if word != "-n"), None)
-    stack = [here, *sh.stack]
-    if target is None:
-        if not sh.stack:
-            return sh.fail("no other directory")
-        target, stack = sh.stack[0], [here, *sh.stack[1:]]
+def _changed(sh, target: str, stack: list[str]) -> int | None:
+    """Enter a folder and print the new stack."""
     try:
         _enter(sh, target, False, False)
     except OSError as error:
@@ -100,21 +80,23 @@ def pushd(sh, argv) -> int:
     return dirs(sh, ["dirs"])
 
 
-def popd(sh, argv) -> int:
-    if not sh.stack:
-        return sh.fail("directory stack empty")
-    try:
-        _enter(sh, sh.stack[0], False, False)
-    except OSError as error:
-        return sh.fail(f"{sh.stack[0]}: {error.strerror}")
-    sh.stack = sh.stack[1:]
-    return dirs(sh, ["dirs"])
+def pushd(sh, argv) -> int | None:
+    here, target = sh.get("PWD") or sh.cwd, next((word for word in argv[1:] if word != "-n"), None)
+    stack = [here, *sh.stack]
+    if target is None:
+        if not sh.stack:
+            return sh.fail("no other directory")
+        target, stack = sh.stack[0], [here, *sh.stack[1:]]
+    return _changed(sh, target, stack)
 
 
-def pwd(sh, argv) -> int:
+def popd(sh, argv) -> int | None:
+    return _changed(sh, sh.stack[0], sh.stack[1:]) if sh.stack else sh.fail("directory stack empty")
+
+
+def pwd(sh, argv) -> None:
     value = None if "-P" in argv[1:] else sh.get("PWD")
     sh.out((value or sh.cwd) + "\n")
-    return 0
 
 
 def pwd_program(process) -> int:
@@ -123,7 +105,7 @@ def pwd_program(process) -> int:
     return 0
 
 
-def umask(sh, argv) -> int:
+def umask(sh, argv) -> int | None:
     args = [word for word in argv[1:] if word not in ("-S", "-p", "--")]
     if not args:
         allowed = mode_text(0o777 & ~sh.umask).replace("-", " ")
@@ -139,4 +121,3 @@ def umask(sh, argv) -> int:
     if not change:
         return sh.fail(f"`{args[0][:1]}': invalid symbolic mode operator")
     sh.umask = 0o777 & ~change(0o777 & ~sh.umask, False, 0)
-    return 0

@@ -16,7 +16,7 @@ MAX_WIDTH = 100_000  # of a printf field
 INTEGER = re.compile(r"\s*([-+]?)(0[xX][0-9a-fA-F]+|\d+)")
 
 
-def echo(p: Process, argv: list[str]) -> int:
+def echo(p: Process, argv: list[str]) -> None:
     """Print the arguments, with -e their escapes."""
     newline, escapes, at = True, False, 1
     while at < len(argv) and re.fullmatch("-[neE]+", argv[at]):
@@ -29,7 +29,6 @@ def echo(p: Process, argv: list[str]) -> int:
         text, stopped = unescape(text, ECHO)
         newline = newline and not stopped
     p.out(text + "\n" if newline else text)
-    return 0
 
 
 def unescape(text: str, escapes: re.Pattern = ECHO) -> tuple[str, bool]:
@@ -88,9 +87,7 @@ class Printf:
 
 def printf(p: Process, argv: list[str]) -> int:
     """Print arguments by a format, which is repeated while there are arguments."""
-    args = argv[1:]
-    if args and args[0] == "--":
-        args = args[1:]
+    args = argv[2:] if argv[1:2] == ["--"] else argv[1:]
     if not args:
         p.stderr.write("printf: usage: printf [-v var] format [arguments]\n")
         return 2
@@ -194,11 +191,9 @@ def conversion(flags: str, width: int, precision: int | None, kind: str, value: 
 
 def traced(text: str) -> str:
     """Return a word as `set -x` prints it."""
-    if not text:
-        return "''"
-    if CONTROL.search(text):
-        return dollar_quoted(text)
-    return "'" + text.replace("'", "'\\''") + "'" if METAS.search(text) else text
+    if not text or (METAS.search(text) and not CONTROL.search(text)):
+        return "'" + text.replace("'", "'\\''") + "'"
+    return dollar_quoted(text) if CONTROL.search(text) else text
 
 
 def shown(text: str) -> str:

@@ -1,6 +1,6 @@
 """A running command: its arguments, environment and streams, and how it runs another command.
 
-A command is a function from its Process to an exit status: `def cat(p: Process) -> int`. It reaches files through the
+A command is a function of its Process that returns an exit status, or None for `p.failed`. It reaches files through the
 system calls of Caller (`p.read(path)`, `p.lookup(path)`, `p.mkdir(path)`), prints with `p.out(...)` and `p.fail(...)`,
 calls `p.tick(n)` in loops, and runs other commands with `p.run(argv)`.
 """
@@ -9,7 +9,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from envs.simulators.shell.files import ENDLESS, Caller, Machine, Node, device_bytes, fault, raw
+from envs.simulators.shell.files import ENDLESS, Caller, Machine, Node, bytes_of, fault, raw
 
 PIPE_SIZE = 1 << 22  # bytes that a command may print into a pipe before it is taken for endless
 
@@ -31,11 +31,7 @@ class Stream:
     def _left(self, most: int = ENDLESS) -> bytes:
         if not self.readable:
             raise fault(errno.EBADF)
-        if self.node.kind == "device":
-            return device_bytes(self.node, most)
-        if self.node.kind == "dir":
-            raise fault(errno.EISDIR)
-        return self.node.data
+        return bytes_of(self.node, most)
 
     def read(self, most: int = ENDLESS) -> bytes:
         """Return the rest, `most` bytes of an endless device; OSError EISDIR for a folder."""
@@ -96,23 +92,13 @@ class Process(Caller):
     env: dict[str, str] = field(default_factory=dict)  # exported variables
     fds: dict[int, Stream] = field(default_factory=dict)  # 0, 1 and 2 unless they were closed, and others
     launch: Callable | None = None  # set by the interpreter: run() goes through it
-    failed: int = 0  # 1 if an input could not be read
+    failed: int = 0  # the exit status of a command that returns None: above 0 once something failed
     killed, pid = "", 0  # of a bash that a signal ended: the signal, and its number
-
-    @property
-    def name(self) -> str:
-        """Return the command's name as messages begin with it."""
-        return self.argv[0]
 
     @property
     def stdin(self) -> bytes:
         """Return the rest of standard input; a second call finds it empty."""
         return self.stream(0).read()
-
-    @property
-    def stdout(self) -> Stream:
-        """Return the stream for output."""
-        return self.stream(1)
 
     @property
     def stderr(self) -> Stream:
@@ -130,7 +116,6 @@ class Process(Caller):
         return False
 
     def out(self, data: bytes | str) -> None:
-        """Print to the standard output."""
         self.stream(1).write(data)
 
     def fail(self, message: str, status: int = 1) -> int:
@@ -149,7 +134,7 @@ class Process(Caller):
         if node.kind == "device" and node.data == "stdin":
             return self.stream(0).read(most)
         self.require(node, 4)
-        return self.bytes_of(node, most)
+        return bytes_of(node, most)
 
     def write(self, path: str, data: bytes, append: bool = False, mode: int = 0o666) -> Node:
         """Put bytes into a file; /dev/stdout and /dev/stderr are the streams."""

@@ -4,13 +4,8 @@ import re
 
 from envs.simulators.shell.commands.options import Fail, ordered
 from envs.simulators.shell.declaring import put_checked
+from envs.simulators.shell.state import Misused
 from envs.simulators.shell.words import NAME
-
-USAGE = {
-    "read": "read [-ers] [-a array] [-d delim] [-i text] [-n nchars] [-N nchars] [-p prompt] [-t timeout] [-u fd] "
-    "[name ...]",
-    "mapfile": "mapfile [-d delim] [-n count] [-O origin] [-s count] [-t] [-u fd] [array]",
-}
 
 
 def small_number(text: str) -> int:
@@ -18,42 +13,33 @@ def small_number(text: str) -> int:
     return int(text) if re.fullmatch(r"\d{1,9}", text) else 0
 
 
-def parsed(sh, argv: list[str], short: str) -> tuple[dict | None, list[str]]:
-    """Return a builtin's options and operands; None, with bash's message, for an invalid option."""
+def parsed(argv: list[str], short: str) -> tuple[dict, list[str]]:
+    """Return a builtin's options and operands."""
     try:
         found, operands = ordered(argv, short, permute=False)
     except Fail as failure:
         what, _, letter = failure.message.partition(" -- ")
-        sh.fail(f"-{letter[1:-1]}: {what}")
-        sh.error(f"{argv[0]}: usage: {USAGE[argv[0].replace('readarray', 'mapfile')]}\n")
-        return None, []
+        raise Misused(f"-{letter[1:-1]}: {what}") from None
     return dict(found), operands
 
 
 def read(sh, argv) -> int:
-    """Read a line into variables."""
-    options, names = parsed(sh, argv, "ersa:d:i:n:N:p:t:u:")
-    if options is None:
-        return 2
+    options, names = parsed(argv, "ersa:d:i:n:N:p:t:u:")
     for name in names:
         if not NAME.fullmatch(name.partition("[")[0]):
             return sh.fail(f"`{name}': not a valid identifier")
     line, status = _read_line(sh, options)
     if "a" in options:
-        found = [text for text, _ in _split(line, sh.ifs(), 0)]
         put_checked(sh, options["a"], {})
-        for place, text in enumerate(found):
+        for place, text in enumerate(_split(line, sh.ifs(), 0)):
             put_checked(sh, f"{options['a']}[{place}]", text)
         return status
     if not names:
-        sh.put("REPLY", "".join(c for c, _ in line))
+        sh.put("REPLY", joined(line))
         return status
-    if "N" in options:
-        fields = [("".join(c for c, _ in line), 0)]
-    else:
-        fields = _split(line, sh.ifs(), len(names))
+    fields = [joined(line)] if "N" in options else _split(line, sh.ifs(), len(names))
     for place, name in enumerate(names):
-        put_checked(sh, name, fields[place][0] if place < len(fields) else "")
+        put_checked(sh, name, fields[place] if place < len(fields) else "")
     return status
 
 
@@ -91,12 +77,16 @@ def _read_line(sh, options: dict) -> tuple[list[tuple[str, bool]], int]:
             return out, 1
 
 
+def joined(line: list[tuple[str, bool]]) -> str:
+    return "".join(c for c, _ in line)
+
+
 def _some(stream, count: int | None, end: bytes) -> str:
     """Return the rest of the line, or so many of its characters."""
     return stream.readline(end, count).decode("latin-1")
 
 
-def _split(line: list[tuple[str, bool]], ifs: str, most: int) -> list[tuple[str, int]]:
+def _split(line: list[tuple[str, bool]], ifs: str, most: int) -> list[str]:
     """Split a line as read does: at most `most` fields (0: any number), the last with the rest."""
     blank = {c for c in ifs if c in " \t\n"}
     start, end = 0, len(line)
@@ -104,18 +94,15 @@ def _split(line: list[tuple[str, bool]], ifs: str, most: int) -> list[tuple[str,
         start += 1
     while end > start and line[end - 1][0] in blank and not line[end - 1][1]:
         end -= 1
-    fields: list[tuple[str, int]] = []
+    fields: list[str] = []
     at = start
     while at < end:
         if most and len(fields) == most - 1:
-            rest = line[at:end]
-            inner = _last_field(rest, ifs)
-            fields.append((inner, at))
-            break
+            return [*fields, _last_field(line[at:end], ifs)]
         begin = at
         while at < end and (line[at][0] not in ifs or line[at][1]):
             at += 1
-        fields.append(("".join(c for c, _ in line[begin:at]), begin))
+        fields.append(joined(line[begin:at]))
         seen = False
         while at < end and not line[at][1] and (line[at][0] in blank or (line[at][0] in ifs and not seen)):
             seen = seen or line[at][0] not in blank
@@ -125,18 +112,16 @@ def _split(line: list[tuple[str, bool]], ifs: str, most: int) -> list[tuple[str,
 
 def _last_field(rest: list[tuple[str, bool]], ifs: str) -> str:
     """Return the rest for the last variable, less one delimiter at its end if it is the only one."""
-    text = "".join(c for c, _ in rest)
+    text = joined(rest)
     if rest and rest[-1][0] in ifs and not rest[-1][1] and rest[-1][0] not in " \t\n":
         others = any(c in ifs and not protected for c, protected in rest[:-1])
         return text if others else text[:-1]
     return text
 
 
-def mapfile(sh, argv: list) -> int:
+def mapfile(sh, argv: list) -> int | None:
     """Read the lines of the input into an array."""
-    given, names = parsed(sh, argv, "td:n:O:s:u:")
-    if given is None:
-        return 2
+    given, names = parsed(argv, "td:n:O:s:u:")
     count, skip, first = (small_number(given.get(flag, "0")) for flag in "nsO")
     end = (given.get("d", "\n") or "\0")[:1].encode("latin-1")
     name = names[0] if names else "MAPFILE"
@@ -151,4 +136,3 @@ def mapfile(sh, argv: list) -> int:
     old = sh.vars.get(sh.target(name)) if "O" in given else None
     kept = dict(old.value) if old is not None and isinstance(old.value, dict) else {}
     put_checked(sh, name, kept | dict(enumerate(found[skip:], first)))
-    return 0

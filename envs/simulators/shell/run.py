@@ -5,10 +5,11 @@ SIGPIPE would stop it. A command with & is a job (jobs.py). Subshells are copies
 """
 
 import errno
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 
-from envs.simulators.shell import builtins, expand
+from envs.simulators.shell import builtins, expand, tree
 from envs.simulators.shell.commands import COMMANDS
 from envs.simulators.shell.control import Control
 from envs.simulators.shell.expand import ExpansionFailed, ReadOnly
@@ -18,26 +19,7 @@ from envs.simulators.shell.parse import Parser
 from envs.simulators.shell.printing import traced
 from envs.simulators.shell.process import PIPE_SIZE, Process, Stream, pipe
 from envs.simulators.shell.reading import small_number
-from envs.simulators.shell.state import MAX_NESTING, Exit, LoopJump, Return
-from envs.simulators.shell.tree import (
-    AndOr,
-    Arithmetic,
-    Assign,
-    Background,
-    Case,
-    CFor,
-    Cond,
-    For,
-    Function,
-    Group,
-    If,
-    Pipe,
-    Redirected,
-    Simple,
-    SyntaxFailed,
-    While,
-)
-from envs.simulators.shell.variables import Var
+from envs.simulators.shell.state import MAX_NESTING, Exit, LoopJump, Misused, Return, Var
 
 
 @lru_cache(maxsize=1024)
@@ -46,7 +28,7 @@ def parsed(source: str, first_line: int) -> list | None:
     parser = Parser(source, first_line)
     try:
         programs = list(parser.programs())
-    except (SyntaxFailed, RecursionError):
+    except (tree.SyntaxFailed, RecursionError):
         return None
     return None if parser.warnings else programs
 
@@ -74,7 +56,7 @@ class Interpreter(Control):
                 if program is None:
                     return self.status
                 self.sequence(program)
-            except SyntaxFailed as failure:
+            except tree.SyntaxFailed as failure:
                 self.syntax_error(failure, kind)
                 self.status = failure.status
                 return self.status
@@ -85,13 +67,20 @@ class Interpreter(Control):
                     raise Exit(self.status) from None
 
     def main(self, source: str, kind: str = "") -> int:
-        """Run a script to the shell's end, including the EXIT trap."""
+        """Run a script to the shell's end."""
+        return self.to_end(lambda: self.run_script(source, kind))
+
+    def to_end(self, run: Callable) -> int:
+        """Run this shell's commands and its EXIT trap, and return its status."""
         try:
-            self.run_script(source, kind)
+            run()
         except Exit as end:
             self.status = end.status
         except LoopJump:
             pass
+        except ExpansionFailed as failure:
+            self.report(failure)
+            self.status = 1
         except Killed as killed:
             self.end_by(killed)
         return self.finish()
@@ -141,15 +130,15 @@ class Interpreter(Control):
 
     # -- subshells and pipelines
 
-    def background(self, command: Background) -> int:
+    def background(self, command: tree.Background) -> int:
         self.machine.tick(1000)  # for the thread
         shell = self.fork()
         shell.fds[0] = Stream(self.machine, Node("device", 0o666, "null"))
-        job = Job(self.machine, shell.own_pid, command.text, shell, type(command.body) is Simple)
+        job = Job(self.machine, shell.own_pid, command.text, shell, type(command.body) is tree.Simple)
         self.jobs = self.jobs | {max(self.jobs, default=0) + 1: job}
         self.last_pid = str(job.pid)
         body = command.body
-        commands = body.body if type(body) is Group and body.subshell else [body]
+        commands = body.body if type(body) is tree.Group and body.subshell else [body]
         job.start(lambda: shell.run_forked(*commands))
         return 0
 
@@ -177,28 +166,14 @@ class Interpreter(Control):
     def run_forked(self, *commands) -> int:
         """Run commands to this subshell's end."""
         try:
-            self.sequence(commands)
-        except Exit as end:
-            self.status = end.status
-        except LoopJump:
-            pass
-        except ExpansionFailed as failure:
-            self.report(failure)
-            self.status = 1
-        except Killed as killed:
-            self.end_by(killed)
-        except Hangup:
-            self.status = 141
-            return 141
-        try:
-            return self.finish()
+            return self.to_end(lambda: self.sequence(commands))
         except Hangup:
             return 141
 
-    def pipeline(self, command: Pipe) -> int:
+    def pipeline(self, command: tree.Pipe) -> int:
         if command.timed:
             start = self.machine.clock
-            status = self.pipeline(Pipe(command.stages, command.bang, command.both))
+            status = self.pipeline(tree.Pipe(command.stages, command.bang, command.both))
             minutes, seconds = divmod(self.machine.clock - start, 60)
             self.error(f"\nreal\t{int(minutes)}m{seconds:.3f}s\nuser\t0m0.000s\nsys\t0m0.001s\n")
             return status
@@ -213,7 +188,7 @@ class Interpreter(Control):
             status = next((s for s in reversed(statuses) if s), 0)
         return int(not status) if command.bang else self.check(status)
 
-    def stages(self, command: Pipe) -> list[int]:
+    def stages(self, command: tree.Pipe) -> list[int]:
         """Run the stages of a pipeline in turn and return their statuses."""
         statuses, source, last = [], None, len(command.stages) - 1
         self.open_outputs(command.stages)
@@ -236,12 +211,12 @@ class Interpreter(Control):
     def open_outputs(self, stages: list) -> None:
         """Create the files that later stages write, as they do before the first stage's program begins to read."""
         first = stages[0]
-        if type(first) is not Simple or not first.words or self.options["C"]:
+        if type(first) is not tree.Simple or not first.words or self.options["C"]:
             return
-        if type(first.words[0]) is Assign or first.words[0].plain in (None, *builtins.BUILTINS, *self.functions):
+        if type(first.words[0]) is tree.Assign or first.words[0].plain in (None, *builtins.BUILTINS, *self.functions):
             return
         for stage in stages[1:]:
-            for redirect in stage.redirects if type(stage) is Simple else ():
+            for redirect in stage.redirects if type(stage) is tree.Simple else ():
                 if redirect.op in (">", ">>", ">|", "&>", "&>>") and redirect.target.plain:
                     with suppress(OSError):  # the stage itself will print the message
                         self.open_file(redirect.op, redirect.target.plain)
@@ -249,9 +224,8 @@ class Interpreter(Control):
     def wait_for_writers(self, sink: Stream) -> None:
         """Wait for the jobs that hold the end of a pipe open."""
         if self.machine.jobs:
-            holding = [
-                job for job in self.machine.jobs if sink in job.shell.fds.values() and job is not self.machine.job
-            ]
+            others = [job for job in self.machine.jobs if job is not self.machine.job]
+            holding = [job for job in others if sink in job.shell.fds.values()]
             wait_for(self.machine, lambda: all(job.wake is None for job in holding))
 
     def bounded(self, shell: "Interpreter", stage) -> int:
@@ -268,7 +242,7 @@ class Interpreter(Control):
         finally:
             self.machine.steps += steps - share
 
-    def group(self, command: Group) -> int:
+    def group(self, command: tree.Group) -> int:
         if not command.subshell:
             return self.sequence(command.body)
         shell = self.fork()
@@ -282,8 +256,8 @@ class Interpreter(Control):
         shell = self.fork()
         shell.substitutions += 1
         shell.options["e"] = False
-        only = program[0] if len(program) == 1 else None
-        if type(only) is Simple and not only.words and not only.assigns and [r.op for r in only.redirects] == ["<"]:
+        only = program[0] if len(program) == 1 and type(program[0]) is tree.Simple else None
+        if only and not only.words and not only.assigns and [r.op for r in only.redirects] == ["<"]:
             if not shell.redirect(only.redirects):
                 self.substituted = 1
                 return ""
@@ -333,7 +307,7 @@ class Interpreter(Control):
 
     # -- simple commands
 
-    def simple(self, command: Simple) -> int:
+    def simple(self, command: tree.Simple) -> int:
         self.machine.tick()
         self.machine.clock += TICK
         if self.machine.clock > self.machine.deadline:
@@ -370,10 +344,10 @@ class Interpreter(Control):
 
     def command_line(self, words: list) -> list:
         """Return a command's expanded words; assignments of declare stay Assigns with their values."""
-        if any(type(word) is Assign for word in words):
+        if any(type(word) is tree.Assign for word in words):
             out: list = []
             for word in words:
-                if type(word) is not Assign:
+                if type(word) is not tree.Assign:
                     out += expand.arguments(self, [word])
                 elif isinstance(word.value, list) or word.index:
                     out.append(word)
@@ -382,13 +356,13 @@ class Interpreter(Control):
             return out
         return expand.arguments(self, words)
 
-    def call(self, argv: list, assigns: list[Assign]) -> int:
+    def call(self, argv: list, assigns: list[tree.Assign]) -> int:
         """Run a command by its expanded words: function, builtin or program."""
         name = argv[0]
         function = self.functions.get(name)
         builtin = None if function else builtins.BUILTINS.get(name)
         if self.options["x"]:
-            self.trace(" ".join(word.source if type(word) is Assign else traced(word) for word in argv))
+            self.trace(" ".join(word.source if type(word) is tree.Assign else traced(word) for word in argv))
         saved = {a.name: self.vars[a.name].copy() if a.name in self.vars else None for a in assigns}
         for assignment in assigns:
             try:
@@ -401,19 +375,20 @@ class Interpreter(Control):
                 return self.call_builtin(builtin, argv)
             return self.call_function(function, argv) if function else self.program(argv)
         finally:
-            for variable, value in saved.items():
-                if value is None:
-                    self.vars.pop(variable, None)
-                else:
-                    self.vars[variable] = value
+            self.restore(saved)
 
     def call_builtin(self, builtin, argv: list) -> int:
         self.argv = argv
         try:
-            return builtin(self, argv)
+            return builtin(self, argv) or 0
         except ReadOnly as failure:
             self.report(failure)
             return 1
+        except Misused as failure:
+            if failure.args:
+                self.fail(str(failure))
+            self.error(f"{argv[0]}: usage: {builtins.USAGE[argv[0]]}\n")
+            return 2
         except ExpansionFailed as failure:
             if not failure.reported and not failure.fatal:
                 self.fail(str(failure))
@@ -423,7 +398,7 @@ class Interpreter(Control):
             self.argv = argv
             return self.fail(f"write error: {failure.strerror}")
 
-    def call_function(self, function: tuple[Function, str], argv: list[str]) -> int:
+    def call_function(self, function: tuple[tree.Function, str], argv: list[str]) -> int:
         self.deeper()
         saved = self.args, self.label, self.loops, self.line
         self.args, self.label, self.loops = [str(word) for word in argv[1:]], function[1], 0
@@ -436,18 +411,13 @@ class Interpreter(Control):
             self.report(failure)
             raise
         finally:
-            for name, var in self.frames.pop()[1].items():
-                if var is None:
-                    self.vars.pop(name, None)
-                else:
-                    self.vars[name] = var
+            self.restore(self.frames.pop()[1])
             self.args, self.label, self.loops, self.line = saved
             self.nesting -= 1
 
     def program(self, argv: list) -> int:
-        """Run a file."""
         environment = self.environment()
-        argv = [word.source if type(word) is Assign else word for word in argv]
+        argv = [word.source if type(word) is tree.Assign else word for word in argv]
         name = argv[0]
         self.machine.tick(8)
         try:
@@ -477,7 +447,7 @@ class Interpreter(Control):
         finally:
             self.nesting -= 1
 
-    def define(self, command: Function) -> int:
+    def define(self, command: tree.Function) -> int:
         label = self.label if self.label != self.shell_name or not self.from_text else "environment"
         self.functions[command.name] = (command, label)
         return 0
@@ -533,22 +503,12 @@ def bash(process: Process) -> int:
     return status
 
 
-Interpreter.runners = {
-    Simple: Interpreter.simple,
-    AndOr: Interpreter.and_or,
-    Pipe: Interpreter.pipeline,
-    Background: Interpreter.background,
-    Group: Interpreter.group,
-    Redirected: Interpreter.redirected,
-    If: Interpreter.if_,
-    While: Interpreter.while_,
-    For: Interpreter.for_,
-    CFor: Interpreter.c_for,
-    Case: Interpreter.case,
-    Arithmetic: Interpreter.arithmetic,
-    Cond: Interpreter.cond,
-    Function: Interpreter.define,
-}
+Interpreter.runners = {tree.Simple: Interpreter.simple, tree.Pipe: Interpreter.pipeline, tree.If: Interpreter.if_}
+Interpreter.runners |= {tree.AndOr: Interpreter.and_or, tree.Background: Interpreter.background}
+Interpreter.runners |= {tree.Group: Interpreter.group, tree.Redirected: Interpreter.redirected}
+Interpreter.runners |= {tree.While: Interpreter.while_, tree.For: Interpreter.for_, tree.CFor: Interpreter.c_for}
+Interpreter.runners |= {tree.Case: Interpreter.case, tree.Arithmetic: Interpreter.arithmetic}
+Interpreter.runners |= {tree.Cond: Interpreter.cond, tree.Function: Interpreter.define}
 PROGRAMS = Interpreter.programs = COMMANDS | builtins.PROGRAMS | dict.fromkeys(("bash", "rbash", "dash", "sh"), bash)
 
 

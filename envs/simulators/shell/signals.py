@@ -3,7 +3,8 @@
 import re
 
 from envs.simulators.shell.jobs import ENDED, NUMBERS, SIGNALS, Job, send, signal_name, wait_for
-from envs.simulators.shell.transform import quote
+from envs.simulators.shell.patterns import quote
+from envs.simulators.shell.state import Misused
 
 ORDER = NUMBERS | {"DEBUG": 65, "ERR": 66, "RETURN": 67}  # in which trap prints them
 
@@ -39,12 +40,11 @@ def _event(word: str) -> str | None:
     return name if name in ("ERR", "DEBUG", "RETURN") else signal_name(word)
 
 
-def _list_signals(sh) -> int:
+def _list_signals(sh) -> None:
     cells = [f"{number:2}) SIG{name}" for number, name in enumerate(SIGNALS, 1)]
     cells += [f"{number:2}) SIGRT{name}" for number, name in _real_time()]
     rows = ["\t".join(cells[at : at + 5]) for at in range(0, len(cells), 5)]
     sh.out("".join(row + ("\t" if len(cells) % 5 and row is rows[-1] else "") + "\n" for row in rows))
-    return 0
 
 
 def _real_time() -> list[tuple[int, str]]:
@@ -64,16 +64,14 @@ def kill(sh, argv) -> int:
             sh.out(f"{name if word.isdecimal() else NUMBERS[name]}\n")
         return 0
     if args and re.fullmatch("-.+", args[0]) and args[0] != "--":
-        word, args = (
-            (args[1] if len(args) > 1 else "", args[2:]) if args[0] in ("-s", "-n") else (args[0][1:], args[1:])
-        )
+        apart = args[0] in ("-s", "-n")
+        word, args = (args[1:2] or [""])[0] if apart else args[0][1:], args[1 + apart :]
         signal = signal_name(word)
         if signal is None:
             return sh.fail(f"{word}: invalid signal specification")
     args = args[1:] if args[:1] == ["--"] else args
     if not args:
-        sh.error("kill: usage: kill [-s sigspec | -n signum | -sigspec] pid | jobspec ... or kill -l [sigspec]\n")
-        return 2
+        raise Misused
     status = 1
     for word in args:
         if word.startswith("%"):

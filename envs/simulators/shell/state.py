@@ -1,16 +1,17 @@
 """A shell's state: variables, special parameters, options, and how it prints errors and traces."""
 
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import ClassVar
 
 from envs.simulators.shell import expand
 from envs.simulators.shell.expand import ExpansionFailed
 from envs.simulators.shell.jobs import Job
 from envs.simulators.shell.parse import Parser
+from envs.simulators.shell.patterns import LOWER, UPPER
 from envs.simulators.shell.printing import traced
 from envs.simulators.shell.process import Process
-from envs.simulators.shell.transform import LOWER, UPPER
-from envs.simulators.shell.tree import Assign, Function, SyntaxFailed, Word
-from envs.simulators.shell.variables import Var
+from envs.simulators.shell.tree import Assign, Function, SyntaxFailed, Word, index_word, plain_word
 
 MAX_NESTING = 150  # functions, subshells, substitutions and scripts inside one another
 OPTIONS = dict.fromkeys([*"efuxnCav", "pipefail", "nullglob", "dotglob", "nocasematch", "extglob"], False)
@@ -19,6 +20,48 @@ LONG_OPTIONS = {
     "xtrace": "x", "noclobber": "C", "pipefail": "pipefail", "posix": "posix", "physical": "P", "monitor": "m",
     "hashall": "h", "braceexpand": "B", "functrace": "T", "emacs": "emacs", "vi": "vi", "history": "history",
 }  # fmt: skip
+
+
+def bucket(key: str) -> int:
+    """Return a key's bucket in bash's hash table: FNV over its bytes, modulo 1,024."""
+    value = 2166136261
+    for c in key:
+        value = (value * 16777619 & 0xFFFFFFFF) ^ ord(c)
+    return value & 1023
+
+
+@dataclass(slots=True)
+class Var:
+    """One variable; `value` is None if declared but not set, {int: str} of an array, {str: str} of a map."""
+
+    value: str | dict | None = None
+    exported: bool = False
+    readonly: bool = False
+    integer: bool = False
+    case: str = ""  # "l" or "u": what is assigned becomes lower or upper case
+    kind: str = ""  # "a" indexed, "A" associative, "n" a nameref, whose value is a name
+
+    def copy(self) -> "Var":
+        value = dict(self.value) if isinstance(self.value, dict) else self.value
+        return Var(value, self.exported, self.readonly, self.integer, self.case, self.kind)
+
+    def scalar(self) -> str | None:
+        """Return the value of the bare name."""
+        if type(self.value) is dict:
+            return self.value.get("0" if self.kind == "A" else 0)
+        return self.value
+
+    def values(self) -> list[str]:
+        """Return all values, of an array in the order of its indices."""
+        if type(self.value) is dict:
+            return [self.value[key] for key in self.indices()]
+        return [] if self.value is None else [self.value]
+
+    def indices(self) -> list:
+        """Return all indices of an array in order; of a map in the order of bash's hash table, which bash prints."""
+        if type(self.value) is dict:
+            return sorted(reversed(self.value), key=bucket) if self.kind == "A" else sorted(self.value)
+        return [] if self.value is None else [0]
 
 
 class Exit(Exception):
@@ -30,6 +73,10 @@ class Exit(Exception):
 
 class Return(Exit):
     """Raised to end a function or a sourced file."""
+
+
+class Misused(Exception):
+    """A builtin called with invalid arguments: it ends with status 2 after the message, if any, and its usage."""
 
 
 class LoopJump(Exception):
@@ -82,10 +129,8 @@ class State(Process):
     def error(self, message: str) -> None:
         """Write to the standard error, if it is open."""
         if 2 in self.fds:
-            try:
+            with suppress(OSError):
                 self.fds[2].write(message)
-            except OSError:
-                return
 
     def complain(self, message: str) -> None:
         self.error(f"{self.label}: line {self.line}: {message}\n")
@@ -107,6 +152,14 @@ class State(Process):
 
     # -- variables
 
+    def restore(self, saved: dict[str, Var | None]) -> None:
+        """Put variables back that were set aside; None stands for a variable that did not exist."""
+        for name, var in saved.items():
+            if var is None:
+                self.vars.pop(name, None)
+            else:
+                self.vars[name] = var
+
     def get(self, name: str) -> str | None:
         """Return the value of a parameter; None if it is not set."""
         var = self.vars.get(name)
@@ -121,7 +174,7 @@ class State(Process):
     def referred(self, var: Var) -> str | None:
         """Return the value of what a nameref names."""
         name, bracket, index = self.target(var.value or "").partition("[")
-        return self.element(name, Word([], index[:-1], index[:-1])) if bracket else self.get(name) if name else None
+        return self.element(name, index_word(index)) if bracket else self.get(name) if name else None
 
     def target(self, name: str) -> str:
         """Return the name that a name stands for: its own, or what it refers to as a nameref."""
@@ -137,7 +190,6 @@ class State(Process):
         return " \t\n" if var is None or var.value is None else var.scalar()
 
     def values(self, name: str) -> list[str]:
-        """Return all values of an array."""
         name = self.target(name)
         var = self.vars.get(name)
         if var is not None:
@@ -153,7 +205,6 @@ class State(Process):
         return var.indices() if var is not None else list(range(len(self.values(name))))
 
     def element(self, name: str, index: Word) -> str | None:
-        """Return one value of an array."""
         name = self.target(name)
         var = self.vars.get(name)
         if var is None:
@@ -190,7 +241,7 @@ class State(Process):
                 var.value = value
                 return
             base, bracket, place = self.target(name).partition("[")
-            self.put(base, value, Word([], place[:-1], place[:-1]) if bracket else index, add)
+            self.put(base, value, index_word(place) if bracket else index, add)
             return
         if var.readonly:
             raise expand.ReadOnly(name)
@@ -236,19 +287,18 @@ class State(Process):
             else:
                 made += [(None, value, False) for value in expand.arguments(self, [item])]
         if not add or not isinstance(var.value, dict):
-            first = {} if not add or var.value is None else {0: var.value}
-            var.value = first
+            var.value = {} if not add or var.value is None else {0: var.value}
         var.kind = kind
         if kind == "A" and made and all(index is None for index, _, _ in made):
             flat = [value for _, value, _ in made] + [""]
-            made = [(Word([], key, key), value, False) for key, value in zip(flat[::2], flat[1::2], strict=False)]
+            made = [(plain_word(key), value, False) for key, value in zip(flat[::2], flat[1::2], strict=False)]
         following = max(var.value, default=-1) + 1 if kind == "a" else 0
         for index, value, more in made:
             place = following if index is None else self.key(var, index, name)
             if index is None and kind == "A":
                 raise ExpansionFailed(f"{name}: {value}: must use subscript when assigning associative array")
             var.value[place] = ""
-            self.put(name, value, Word([], str(place), str(place)))
+            self.put(name, value, plain_word(str(place)))
             if more:
                 var.value[place] = value
             following = place + 1 if kind == "a" else 0
@@ -270,28 +320,26 @@ class State(Process):
         """Return whether a variable is set, for `-v`."""
         base, bracket, index = name.partition("[")
         if bracket:
-            word = Word([], index[:-1], index[:-1])
-            return bool(self.values(base)) if index in ("@]", "*]") else self.element(base, word) is not None
+            whole = index in ("@]", "*]")
+            return bool(self.values(base)) if whole else self.element(base, index_word(index)) is not None
         return self.get(name) is not None
 
     def arithmetic_get(self, name: str, index: str | None) -> str:
-        value = self.get(name) if index is None else self.element(name, self._index(name, index)) or ""
+        value = self.get(name) if index is None else self.element(name, _index(index)) or ""
         if value is None and self.options["u"]:
             raise expand.unbound(name)
         self.machine.tick(2 + expand.steps(value or ""))  # it may be an expression, and name others
         return value or ""
 
     def arithmetic_put(self, name: str, index: str | None, value: str) -> None:
-        self.put(name, value, None if index is None else self._index(name, index))
-
-    def _index(self, name: str, index: str) -> Word:
-        if "$" in index:
-            return Parser("").expression_word(index, 0)
-        return Word([], index, index)
+        self.put(name, value, None if index is None else _index(index))
 
     def environment(self) -> dict[str, str]:
-        """Return the environment that a command inherits."""
         return {name: var.value for name, var in self.vars.items() if var.exported and type(var.value) is str}
+
+
+def _index(index: str) -> Word:
+    return Parser("").expression_word(index, 0) if "$" in index else plain_word(index)
 
 
 def _random(shell: State) -> str:
@@ -299,35 +347,18 @@ def _random(shell: State) -> str:
     return str(shell.random >> 16)
 
 
-SPECIAL = {
-    "?": lambda sh: str(sh.status),
-    "#": lambda sh: str(len(sh.args)),
-    "$": lambda sh: str(sh.pid),
-    "!": lambda sh: sh.last_pid,
-    "-": lambda sh: "".join(c for c in "aefhnuvx" if sh.options.get(c, c == "h")) + "Bc",
-    "*": lambda sh: " ".join(sh.args),
-    "@": lambda sh: " ".join(sh.args),
-    "LINENO": lambda sh: str(sh.line),
-    "RANDOM": _random,
-    "SECONDS": lambda sh: str(int(sh.machine.clock - sh.started)),
-    "EPOCHSECONDS": lambda sh: str(int(sh.machine.clock)),
-    "UID": lambda sh: str(sh.uid),
-    "EUID": lambda sh: str(sh.uid),
-    "PPID": lambda sh: "0",
-    "BASHPID": lambda sh: str(sh.own_pid),
-    "HOSTNAME": lambda sh: sh.machine.hostname,
-    "OSTYPE": lambda sh: "linux-gnu",
-    "BASH": lambda sh: "/bin/bash",
-    "BASH_VERSION": lambda sh: "5.2.21(1)-release",
-    "BASH_SUBSHELL": lambda sh: str(sh.level),
-    "IFS": lambda sh: " \t\n",
-    "OPTIND": lambda sh: "1",
-    "PS4": lambda sh: "+ ",
-    "FUNCNAME": lambda sh: sh.frames[-1][0] if sh.frames else None,
-    "BASH_SOURCE": lambda sh: sh.label if sh.frames or not sh.from_text else None,
-    "PIPESTATUS": lambda sh: str(sh.pipe_status[0]),
-    "GROUPS": lambda sh: str(sh.gid),
-}
+SPECIAL = {"?": lambda sh: str(sh.status), "#": lambda sh: str(len(sh.args)), "$": lambda sh: str(sh.pid)}
+SPECIAL |= {"-": lambda sh: "".join(c for c in "aefhnuvx" if sh.options.get(c, c == "h")) + "Bc"}
+SPECIAL |= {"!": lambda sh: sh.last_pid, "*": lambda sh: " ".join(sh.args), "@": lambda sh: " ".join(sh.args)}
+SPECIAL |= {"LINENO": lambda sh: str(sh.line), "RANDOM": _random, "BASHPID": lambda sh: str(sh.own_pid)}
+SPECIAL |= {"SECONDS": lambda sh: str(int(sh.machine.clock - sh.started)), "PPID": lambda sh: "0"}
+SPECIAL |= {"EPOCHSECONDS": lambda sh: str(int(sh.machine.clock)), "HOSTNAME": lambda sh: sh.machine.hostname}
+SPECIAL |= {"UID": lambda sh: str(sh.uid), "EUID": lambda sh: str(sh.uid), "GROUPS": lambda sh: str(sh.gid)}
+SPECIAL |= {"OSTYPE": lambda sh: "linux-gnu", "BASH": lambda sh: "/bin/bash", "OPTIND": lambda sh: "1"}
+SPECIAL |= {"BASH_VERSION": lambda sh: "5.2.21(1)-release", "BASH_SUBSHELL": lambda sh: str(sh.level)}
+SPECIAL |= {"IFS": lambda sh: " \t\n", "PS4": lambda sh: "+ ", "PIPESTATUS": lambda sh: str(sh.pipe_status[0])}
+SPECIAL |= {"FUNCNAME": lambda sh: sh.frames[-1][0] if sh.frames else None}
+SPECIAL |= {"BASH_SOURCE": lambda sh: sh.label if sh.frames or not sh.from_text else None}
 LISTS = {
     "PIPESTATUS": lambda sh: [str(status) for status in sh.pipe_status],
     "FUNCNAME": lambda sh: [name for name, _, _ in reversed(sh.frames)],

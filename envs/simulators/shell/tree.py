@@ -5,6 +5,7 @@ A Word is a list of parts; `plain` is its text if nothing in it expands. Command
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 STATIC = re.compile(r"[*?\[{~(]")  # what keeps text outside quotes from standing for itself
 
@@ -17,29 +18,25 @@ class SyntaxFailed(Exception):
         self.line, self.message, self.shown, self.status = line, message, shown, status
 
 
-@dataclass(slots=True)
-class Lit:
+class Lit(NamedTuple):
     """Text outside quotes."""
 
     text: str
 
 
-@dataclass(slots=True)
-class Quoted:
+class Quoted(NamedTuple):
     """Text protected by quotes or a backslash."""
 
     text: str
 
 
-@dataclass(slots=True)
-class Double:
+class Double(NamedTuple):
     """The contents of double quotes."""
 
     parts: list
 
 
-@dataclass(slots=True)
-class Param:
+class Param(NamedTuple):
     """`$name` and `${...}`: `op` is "" or one of OPERATION's, "length", "indirect", "keys" or "bad"."""
 
     name: str
@@ -50,8 +47,7 @@ class Param:
     source: str = ""
 
 
-@dataclass(slots=True)
-class Subst:
+class Subst(NamedTuple):
     """`$(...)`, backticks, or with `file` `<(...)` and with `into` `>(...)`: a program and its output or input."""
 
     program: list
@@ -59,22 +55,19 @@ class Subst:
     into: bool = False
 
 
-@dataclass(slots=True)
-class Arith:
+class Arith(NamedTuple):
     """`$((...))`."""
 
     word: "Word"
 
 
-@dataclass(slots=True)
-class Word:
+class Word(NamedTuple):
     parts: list
     source: str = ""
     plain: str | None = None
 
 
-@dataclass(slots=True)
-class Assign:
+class Assign(NamedTuple):
     """`name[index]=value`; the value of an array is a list of Words and Assigns whose name is ""."""
 
     name: str
@@ -88,39 +81,34 @@ class Assign:
 class Redirect:
     fd: int
     op: str
-    target: Word | None
+    target: Word | None  # of a here-document its text, once that has been read
 
 
-@dataclass(slots=True)
-class Simple:
+class Simple(NamedTuple):
     assigns: list[Assign]
     words: list  # Words, and Assigns behind declare and its like
     redirects: list[Redirect]
     line: int
 
 
-@dataclass(slots=True)
-class Pipe:
+class Pipe(NamedTuple):
     stages: list
     bang: bool
     both: list[bool]  # whether a stage's errors go into the pipe too
     timed: bool = False
 
 
-@dataclass(slots=True)
-class AndOr:
+class AndOr(NamedTuple):
     first: object
     rest: list  # of (operator, command)
 
 
-@dataclass(slots=True)
-class Background:
+class Background(NamedTuple):
     body: object
     text: str
 
 
-@dataclass(slots=True)
-class Redirected:
+class Redirected(NamedTuple):
     """A compound command with redirections."""
 
     body: object
@@ -128,70 +116,70 @@ class Redirected:
     line: int
 
 
-@dataclass(slots=True)
-class Group:
+class Group(NamedTuple):
     body: list
     line: int
     subshell: bool = False
 
 
-@dataclass(slots=True)
-class If:
+class If(NamedTuple):
     clauses: list  # of (condition, body)
     otherwise: list
     line: int
 
 
-@dataclass(slots=True)
-class While:
+class While(NamedTuple):
     condition: list
     body: list
     until: bool
     line: int
 
 
-@dataclass(slots=True)
-class For:
+class For(NamedTuple):
     name: str
     words: list[Word] | None  # None: the positional parameters
     body: list
     line: int
 
 
-@dataclass(slots=True)
-class CFor:
+class CFor(NamedTuple):
     parts: list[Word]  # start, condition, step
     body: list
     line: int
 
 
-@dataclass(slots=True)
-class Case:
+class Case(NamedTuple):
     word: Word
     clauses: list  # of (patterns, body, ending)
     line: int
 
 
-@dataclass(slots=True)
-class Arithmetic:
+class Arithmetic(NamedTuple):
     word: Word
     line: int
 
 
-@dataclass(slots=True)
-class Cond:
+class Cond(NamedTuple):
     """`[[ ]]`: ("or"|"and", a, b), ("not", a), ("unary", op, word), ("binary", op, word, word) or ("word", word)."""
 
     test: tuple
     line: int
 
 
-@dataclass(slots=True)
-class Function:
+class Function(NamedTuple):
     name: str
     body: object
     source: str
     line: int
+
+
+def plain_word(text: str) -> Word:
+    return Word([], text, text)
+
+
+def index_word(index: str) -> Word:
+    """Return the index of `name[index]` from the text after its bracket."""
+    return plain_word(index.removesuffix("]"))
 
 
 def make_word(parts: list, source: str) -> Word:

@@ -80,19 +80,15 @@ class Words:
         while self.i < self.n:
             c = self.s[self.i]
             depth += (c == "(") - (c == ")")
-            for part in (Lit(c), *(self.inside_group() if depth else ())):
+            self.i += 1
+            for part in (Lit(c), *(self.parts("()", False) if depth else ())):
                 if type(part) is Lit and parts and type(parts[-1]) is Lit:
                     parts[-1] = Lit(parts[-1].text + part.text)
                 else:
                     parts.append(part)
             if not depth:
-                self.i += 1
                 return
         raise self.unclosed(start, ")")
-
-    def inside_group(self) -> list:
-        self.i += 1
-        return self.parts("()", False)
 
     def part(self, c: str, double: bool = False):
         """Read a part that begins with a quote, a backslash, a dollar or a backtick; None for a continued line."""
@@ -117,8 +113,7 @@ class Words:
         return self.dollar(double) if c == "$" else self.backticks(double)
 
     def parts(self, stops: str, double: bool) -> list:
-        """Read parts up to one of the stops, which is not consumed: as between double quotes, or as in a word with
-        blanks."""
+        """Read parts up to one of the stops, which stays: as between double quotes, or as in a word with blanks."""
         out: list = []
         literal = Quoted if double else Lit
         run = _run(stops, double)
@@ -188,7 +183,7 @@ class Words:
             if not match:
                 raise self.unclosed(self.i, "'")
             self.i = match.end()
-            return Quoted(ansi(match.group(1)))
+            return Quoted(ANSI.sub(unescaped, match.group(1)).partition("\0")[0])
         if c == '"' and not double:
             return self.part('"')
         return Quoted("$") if double else Lit("$")
@@ -301,11 +296,6 @@ def _run(stops: str, double: bool) -> re.Pattern:
     """Return the characters without a special meaning before one of the stops."""
     quotes = ("" if double and "}" not in stops else '"') + ("" if double else "'")
     return re.compile(f"[^{re.escape(stops)}$`\\\\{quotes}]*")
-
-
-def ansi(body: str) -> str:
-    """Return the text of $'...'."""
-    return ANSI.sub(unescaped, body).partition("\0")[0]
 
 
 def unescaped(match: re.Match) -> str:

@@ -1,4 +1,4 @@
-"""The commands in the machine's /usr/bin. COMMANDS maps a name to a function from a Process to an exit status.
+"""The commands in the machine's /usr/bin. COMMANDS maps a name to a function of a Process (see process.py).
 
 accounts/   useradd, usermod, userdel, groupadd, adduser, passwd, chage, id, getent, su and their relatives
 awk/, sed/, find/, editor/ (vi, vim, ex), grep.py, expr.py, xargs.py, diff.py (diff, cmp)
@@ -15,39 +15,15 @@ Shared: options.py (getopt, quoting, errors), times.py (dates), regex/ (regular 
 Each module's own COMMANDS lists its commands. Messages are those of the real programs in the C locale.
 """
 
-from envs.simulators.shell.commands import (
-    copy,
-    diff,
-    expr,
-    files,
-    grep,
-    gzip,
-    listing,
-    lists,
-    modes,
-    packages,
-    pieces,
-    processes,
-    sizes,
-    sort,
-    stat,
-    sums,
-    system,
-    tar,
-    text,
-    xargs,
-)
-from envs.simulators.shell.commands.accounts import adduser, groups, identity, passwords, users
-from envs.simulators.shell.commands.awk import command as awk
-from envs.simulators.shell.commands.editor import command as editor
-from envs.simulators.shell.commands.find import command as find
+from importlib import import_module
+
 from envs.simulators.shell.commands.options import guarded
-from envs.simulators.shell.commands.sed import command as sed
 
 # This is also the order of the files in /usr/bin, which `find` shows.
-# fmt: off
-MODULES = (adduser, tar, gzip, sizes, awk, copy, diff, editor, expr, files, find, grep, groups, identity,
-           listing, lists, modes, packages, passwords, pieces, processes, sed, sort, stat, sums, system,
-           text, users, xargs)
-# fmt: on
-COMMANDS = {name: guarded(command) for module in MODULES for name, command in module.COMMANDS.items()}
+MODULES = """
+accounts.adduser tar gzip sizes awk.command copy diff editor.command expr files find.command grep accounts.groups
+accounts.identity listing lists modes packages accounts.passwords pieces processes sed.command sort stat sums system
+text accounts.users xargs
+"""
+TABLES = [import_module(f"{__name__}.{module}").COMMANDS for module in MODULES.split()]
+COMMANDS = {name: guarded(command) for table in TABLES for name, command in table.items()}

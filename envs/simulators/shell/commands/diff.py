@@ -1,7 +1,7 @@
 """diff (normal, unified, recursive) and cmp."""
 
 from envs.simulators.shell.commands.files import KINDS
-from envs.simulators.shell.commands.options import Fail, getopt, ordered, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, lines, ordered, quote_value, read
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
@@ -23,12 +23,15 @@ def diff(p: Process) -> int:
     try:
         options, names = ordered(p.argv, "qsuU:iwbraN", LONG, status=2)
     except Fail as failure:
-        raise Fail(f"diff: {failure.message}\ndiff: Try 'diff --help' for more information.", 2, plain=True) from None
+        raise _misused("diff", failure.message) from None
     if len(names) != 2:
         what, word = ("missing operand after", p.argv[-1]) if len(names) < 2 else ("extra operand", names[2])
-        hint = "diff: Try 'diff --help' for more information."
-        raise Fail(f"diff: {what} {quote_locale(word)}\n{hint}", 2, plain=True)
+        raise _misused("diff", f"{what} {quote_value(word)}")
     return Comparison(p, options).start(*names)
+
+
+def _misused(name: str, message: str) -> Fail:
+    return Fail(f"{name}: {message}\n{name}: Try '{name} --help' for more information.", 2, plain=True)
 
 
 class Comparison:
@@ -39,7 +42,7 @@ class Comparison:
         self.p, self.flags, self.unified = p, set(chosen), bool({"u", "U"} & set(chosen))
         around = chosen.get("U") or chosen.get("u") or "3"
         if not around.isdecimal():
-            raise Fail(f"invalid context length {quote_locale(around)}", 2)
+            raise Fail(f"invalid context length {quote_value(around)}", 2)
         self.around = int(around[:6])
         self.given = " ".join(f"-{flag}{value or ''}" for flag, value in options)
 
@@ -95,7 +98,7 @@ class Comparison:
                     data.append("")
                     continue
                 return p.fail(f"{name}: {error.strerror}", 2)
-        sides = [_lines(text) for text in data]
+        sides = [lines(text, keep=True) for text in data]
         if data[0] == data[1]:
             if "s" in self.flags:
                 p.out(f"Files {left} and {right} are identical\n")
@@ -130,12 +133,6 @@ class Comparison:
         elif "b" in self.flags:
             line = " ".join(line.rstrip().split()) if not line[:1].isspace() else " " + " ".join(line.split())
         return line.lower() if "i" in self.flags else line
-
-
-def _lines(text: str) -> list[str]:
-    """Return lines with their ends."""
-    parts = text.split("\n")
-    return [part + "\n" for part in parts[:-1]] + parts[-1:] * bool(parts[-1])
 
 
 def edit_script(a: list[str], b: list[str], tick) -> list[tuple[int, int, int, int]]:
@@ -255,8 +252,7 @@ def unified(p: Process, a: list[str], b: list[str], edits: list, around: int) ->
 def cmp(p: Process) -> int:
     silent, names = getopt(p.argv, "s", {"silent": "s", "quiet": "s"}, status=2)
     if not names:
-        after = f"cmp: missing operand after {quote_locale(p.argv[-1])}"
-        raise Fail(f"{after}\ncmp: Try 'cmp --help' for more information.", 2, plain=True)
+        raise _misused("cmp", f"missing operand after {quote_value(p.argv[-1])}")
     names = [*names, "-"][:2]
     data = []
     for name in names:

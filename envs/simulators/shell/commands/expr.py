@@ -4,19 +4,17 @@ import re
 
 from envs.simulators.regex.match import compile_regex
 from envs.simulators.regex.syntax import RegexError
-from envs.simulators.shell.commands.options import Fail, quote_locale
+from envs.simulators.shell.commands.options import Fail, quote_value
 from envs.simulators.shell.process import Process
 
 
 def expr(p: Process) -> int:
-    words = p.argv[1:]
-    if words[:1] == ["--"]:
-        words = words[1:]
+    words = p.argv[2:] if p.argv[1:2] == ["--"] else p.argv[1:]
     if not words:
         raise Fail("missing operand", 2, try_help=True)
     value, rest = _expr(p, words, 0, 0)
     if rest < len(words):
-        raise Fail(f"syntax error: unexpected argument {quote_locale(words[rest])}", 2)
+        raise Fail(f"syntax error: unexpected argument {quote_value(words[rest])}", 2)
     p.out(f"{value}\n")
     return int(_null(value))
 
@@ -43,16 +41,16 @@ def _expr(p: Process, words: list[str], at: int, level: int) -> tuple[str, int]:
 
 def _operand(p: Process, words: list[str], at: int, depth: int = 0) -> tuple[str, int]:
     if at >= len(words):
-        raise Fail(f"syntax error: missing argument after {quote_locale(words[-1])}", 2)
+        raise Fail(f"syntax error: missing argument after {quote_value(words[-1])}", 2)
     word = words[at]
     if word == "(":
         if words.count("(") > 60:
             raise Fail("syntax error: too deeply nested", 2)
         value, at = _expr(p, words, at + 1, 0)
         if at >= len(words):
-            raise Fail(f"syntax error: expecting ')' after {quote_locale(words[-1])}", 2)
+            raise Fail(f"syntax error: expecting ')' after {quote_value(words[-1])}", 2)
         if words[at] != ")":
-            raise Fail(f"syntax error: expecting ')' instead of {quote_locale(words[at])}", 2)
+            raise Fail(f"syntax error: expecting ')' instead of {quote_value(words[at])}", 2)
         return value, at + 1
     if word == ")":
         raise Fail("syntax error: unexpected ')'", 2)

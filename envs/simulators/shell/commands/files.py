@@ -5,7 +5,7 @@ import string
 from random import Random
 
 from envs.simulators.shell.commands.modes import parse_mode
-from envs.simulators.shell.commands.options import Fail, getopt, ordered, quote, quote_if, quote_locale
+from envs.simulators.shell.commands.options import Fail, attempt, failing, getopt, ordered, quote, quote_if, quote_value
 from envs.simulators.shell.commands.times import TimeError, parse_stamp, parse_time
 from envs.simulators.shell.files import Node, fault
 from envs.simulators.shell.process import Process
@@ -13,29 +13,27 @@ from envs.simulators.shell.process import Process
 KINDS = {"file": "regular file", "dir": "directory", "link": "symbolic link", "device": "character special file"}
 
 
-def mkdir(p: Process) -> int:
+def mkdir(p: Process) -> None:
     chosen, names = getopt(p.argv, "pm:v", {"parents": "p", "mode:": "m", "verbose": "v"}, least=1)
     change = parse_mode(chosen["m"]) if "m" in chosen else None
     if "m" in chosen and not change:
-        raise Fail(f"invalid mode {quote_locale(chosen['m'])}")
-    status = 0
+        raise Fail(f"invalid mode {quote_value(chosen['m'])}")
     for name in names:
         try:
             if "p" in chosen:
-                _parents(p, name, "v" in chosen)
+                make_parents(p, name, "v" in chosen)
             node = p.mkdir(name)
             if change:
                 node.mode = change(0o777, True, p.umask)
             if "v" in chosen:
                 p.out(f"{p.argv[0]}: created directory {quote(name)}\n")
         except OSError as error:
-            if "p" in chosen and error.errno == errno.EEXIST and p.exists(name) and p.lookup(name).kind == "dir":
+            if "p" in chosen and error.errno == errno.EEXIST and p.is_dir(name):
                 continue
-            status = p.fail(f"cannot create directory {quote(error.filename or name)}: {error.strerror}")
-    return status
+            p.failed = p.fail(f"cannot create directory {quote(error.filename or name)}: {error.strerror}")
 
 
-def _parents(p: Process, name: str, verbose: bool) -> None:
+def make_parents(p: Process, name: str, verbose: bool = False) -> None:
     """Make the missing folders above a path."""
     at = name.find("/", 1)
     while 0 < at < len(name.rstrip("/")):
@@ -56,10 +54,9 @@ def _parents(p: Process, name: str, verbose: bool) -> None:
             at = name.find("/", at + 1)
 
 
-def rmdir(p: Process) -> int:
+def rmdir(p: Process) -> None:
     long = {"parents": "p", "verbose": "v", "ignore-fail-on-non-empty": "i"}
     flags, names = getopt(p.argv, "pv", long, least=1)
-    status = 0
     for name in names:
         path = name
         while path:
@@ -70,22 +67,19 @@ def rmdir(p: Process) -> int:
             except OSError as error:
                 if not ("i" in flags and error.errno == errno.ENOTEMPTY):
                     what = "failed to remove" if path == name else "failed to remove directory"
-                    status = p.fail(f"{what} {quote(path)}: {error.strerror}")
+                    p.failed = p.fail(f"{what} {quote(path)}: {error.strerror}")
                 break
             path = path.rstrip("/").rpartition("/")[0] if "p" in flags else ""
-    return status
 
 
-def touch(p: Process) -> int:
+def touch(p: Process) -> None:
     long = {"no-create": "c", "date:": "d", "reference:": "r", "no-dereference": "h"}
     chosen, names = getopt(p.argv, "acd:fhmr:t:", long)
     flags = set(chosen)
     when = mtime = atime = p.machine.clock
     if "r" in chosen:
-        try:
+        with failing(f"failed to get attributes of {quote(chosen['r'])}"):
             reference = p.lookup(chosen["r"])
-        except OSError as error:
-            raise Fail(f"failed to get attributes of {quote(chosen['r'])}: {error.strerror}") from None
         mtime, atime = reference.mtime, reference.atime
     try:
         if "d" in chosen:
@@ -93,10 +87,10 @@ def touch(p: Process) -> int:
         elif "t" in chosen:
             mtime = atime = parse_stamp(chosen["t"], when)
     except TimeError:
-        raise Fail(f"invalid date format {quote_locale(chosen['d' if 'd' in chosen else 't'])}") from None
+        raise Fail(f"invalid date format {quote_value(chosen['d' if 'd' in chosen else 't'])}") from None
     if not names:
         raise Fail("missing file operand", try_help=True)
-    status = 0
+    given = bool({"d", "t", "r"} & flags)
     for name in names:
         try:
             if not p.exists(name, follow="h" not in flags):
@@ -106,22 +100,19 @@ def touch(p: Process) -> int:
                     p.lookup(name)
                 p.write(name, b"")
             node = p.lookup(name, follow="h" not in flags)
-            if not p.may(node, 2) or {"d", "t", "r"} & flags:
+            if given or not p.may(node, 2):
                 p.utime(node, node.mtime, node.atime)
             p.machine.change()
             only_a, only_m = "a" in flags and "m" not in flags, "m" in flags and "a" not in flags
             node.mtime, node.atime = node.mtime if only_a else mtime, node.atime if only_m else atime
         except OSError as error:
-            setting = "setting times of" if p.exists(name) or name.endswith("/") else "cannot touch"
-            setting = "cannot touch" if error.errno == errno.EPERM and not {"d", "t", "r"} & flags else setting
-            message = (
-                "Permission denied" if setting == "cannot touch" and error.errno == errno.EPERM else error.strerror
-            )
-            status = p.fail(f"{setting} {quote(name)}: {message}")
-    return status
+            forbidden = error.errno == errno.EPERM
+            there = (given or not forbidden) and (p.exists(name) or name.endswith("/"))
+            message = "Permission denied" if forbidden and not there else error.strerror
+            p.failed = p.fail(f"{'setting times of' if there else 'cannot touch'} {quote(name)}: {message}")
 
 
-def rm(p: Process) -> int:
+def rm(p: Process) -> None:
     long = {"recursive": "r", "force": "f", "verbose": "v", "dir": "d", "interactive": "i"}
     long |= {"no-preserve-root": "N", "preserve-root::": "P", "one-file-system": "x"}
     options, names = ordered(p.argv, "dfirRv", long)
@@ -129,12 +120,11 @@ def rm(p: Process) -> int:
     asking = next((flag for flag, _ in reversed(options) if flag in "fi"), "") == "i"
     if not names:
         if "f" in flags:
-            return 0
+            return
         raise Fail("missing operand", try_help=True)
     removal = Removal(p, flags, asking)
     for name in names:
-        removal.start(name)
-    return removal.status
+        attempt(p, removal.start, name)
 
 
 def ask(p: Process, question: str) -> bool:
@@ -144,102 +134,86 @@ def ask(p: Process, question: str) -> bool:
 
 
 class Removal:
-    """The options of one rm, and its exit status so far."""
+    """The options of one rm."""
 
     def __init__(self, p: Process, flags: set, asking: bool = False):
-        self.p, self.flags, self.asking, self.status = p, flags, asking, 0
-        self.verbose = "v" in flags
+        self.p, self.flags, self.asking = p, flags, asking
 
     def start(self, name: str) -> None:
         p = self.p
         try:
             node = p.lookup(name, follow=False)
         except OSError as error:
-            if not ("f" in self.flags and error.errno in (errno.ENOENT, errno.ENOTDIR)):
-                self.status = p.fail(f"cannot remove {quote(name)}: {error.strerror}")
-            return
+            if "f" in self.flags and error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return
+            raise Fail(f"cannot remove {quote(name)}: {error.strerror}") from None
         if name.endswith("/") and "r" in self.flags and p.lookup(name.rstrip("/") or "/", False).kind == "link":
-            self.status = p.fail(f"cannot remove {quote(name)}: Not a directory")
-            return
-        last = name.rstrip("/").rpartition("/")[2]
+            raise Fail(f"cannot remove {quote(name)}: Not a directory")
         if node.kind == "dir" and "r" in self.flags:
-            if last in (".", "..") or name in (".", ".."):
-                message = f"refusing to remove '.' or '..' directory: skipping {quote(name)}"
-                self.status = p.fail(message)
-                return
+            if name.rstrip("/").rpartition("/")[2] in (".", ".."):
+                raise Fail(f"refusing to remove '.' or '..' directory: skipping {quote(name)}")
             if node is p.machine.root and "N" not in self.flags:
-                p.fail(
-                    f"it is dangerous to operate recursively on {quote(name)}"
-                    + (" (same as '/')" if name != "/" else "")
-                )
-                self.status = p.fail("use --no-preserve-root to override this failsafe")
-                return
+                also = " (same as '/')" if name != "/" else ""
+                p.fail(f"it is dangerous to operate recursively on {quote(name)}{also}")
+                raise Fail("use --no-preserve-root to override this failsafe")
         self.remove(name, node)
 
-    def remove(self, path: str, node: Node) -> bool:
-        """Remove one name and everything below it, and return whether it is gone."""
+    def confirm(self, question: str) -> None:
+        if not ask(self.p, question):
+            raise Fail(status=0)
+
+    def remove(self, path: str, node: Node) -> None:
+        """Remove one name and everything below it; Fail, perhaps without a message, if it stays."""
         p = self.p
         p.tick()
         if node.kind == "dir" and "r" not in self.flags and not ("d" in self.flags and not node.data):
             reason = "Directory not empty" if "d" in self.flags else "Is a directory"
-            self.status = p.fail(f"cannot remove {quote(path)}: {reason}")
-            return False
+            raise Fail(f"cannot remove {quote(path)}: {reason}")
         if node.kind == "dir" and node.data:
             if not p.may(node, 7):
-                self.status = p.fail(f"cannot remove {quote(path)}: Permission denied")
-                return False
-            if self.asking and not ask(p, f"descend into directory {quote(path)}?"):
-                return False
+                raise Fail(f"cannot remove {quote(path)}: Permission denied")
+            if self.asking:
+                self.confirm(f"descend into directory {quote(path)}?")
             prefix = path.rstrip("/") + "/"
-            gone = [self.remove(prefix + name, node.data[name]) for name in sorted(node.data)]
+            gone = [attempt(p, self.remove, prefix + name, node.data[name]) for name in sorted(node.data)]
             if not all(gone):
-                return False
+                raise Fail(status=0)
         if self.asking:
             kind = "regular empty file" if node.kind == "file" and not node.data else KINDS[node.kind]
-            if not ask(p, f"remove {kind} {quote(path)}?"):
-                return False
-        try:
-            if node.kind == "dir":
-                p.rmdir(path)
-            else:
-                p.unlink(path)
-        except OSError as error:
-            self.status = p.fail(f"cannot remove {quote(path)}: {error.strerror}")
-            return False
-        if self.verbose:
+            self.confirm(f"remove {kind} {quote(path)}?")
+        with failing(f"cannot remove {quote(path)}"):
+            (p.rmdir if node.kind == "dir" else p.unlink)(path)
+        if "v" in self.flags:
             p.out(f"removed {'directory ' if node.kind == 'dir' else ''}{quote(path)}\n")
-        return True
 
 
-def basename(p: Process) -> int:
+def basename(p: Process) -> None:
     chosen, names = getopt(p.argv, "as:z", {"multiple": "a", "suffix:": "s", "zero": "z"}, permute=False, least=1)
     several, suffix = "a" in chosen or "s" in chosen, chosen.get("s", "")
     if not several:
         if len(names) > 2:
-            raise Fail(f"extra operand {quote_locale(names[2])}", try_help=True)
+            raise Fail(f"extra operand {quote_value(names[2])}", try_help=True)
         names, suffix = names[:1], (*names, "")[1]
     for name in names:
         base = name.rstrip("/").rpartition("/")[2] or name[:1]
         if suffix and base != suffix and base.endswith(suffix):
             base = base[: -len(suffix)]
         p.out(base + ("\0" if "z" in chosen else "\n"))
-    return 0
 
 
-def dirname(p: Process) -> int:
+def dirname(p: Process) -> None:
     options, names = getopt(p.argv, "z", {"zero": "z"}, permute=False, least=1)
     for name in names:
         bare = name.rstrip("/") or name[:1]
         folder = bare.rpartition("/")[0] if "/" in bare else "."
         p.out((folder.rstrip("/") or "/") + ("\0" if options else "\n") if bare != "/" else "/\n")
-    return 0
 
 
-def readlink(p: Process) -> int:
+def readlink(p: Process) -> None:
     long = {"canonicalize": "f", "canonicalize-existing": "e", "canonicalize-missing": "m", "no-newline": "n"}
     long |= {"quiet": "q", "verbose": "v", "zero": "z", "silent": "s"}
     flags, names = getopt(p.argv, "femnqsvz", long, least=1)
-    status, end = 0, "" if "n" in flags and len(names) == 1 else "\0" if "z" in flags else "\n"
+    end = "" if "n" in flags and len(names) == 1 else "\0" if "z" in flags else "\n"
     for name in names:
         try:
             if flags.keys() & {"f", "e", "m"}:
@@ -250,8 +224,7 @@ def readlink(p: Process) -> int:
                     raise fault(errno.EINVAL)
                 p.out(node.data + end)
         except OSError as error:
-            status = p.fail(f"{quote_if(name)}: {error.strerror}") if "v" in flags else 1
-    return status
+            p.failed = p.fail(f"{quote_if(name)}: {error.strerror}") if "v" in flags else 1
 
 
 def _canonical(p: Process, name: str, missing: str) -> str:
@@ -279,10 +252,9 @@ def normal(path: str) -> str:
     return "/" + "/".join(kept)
 
 
-def realpath(p: Process) -> int:
+def realpath(p: Process) -> None:
     long = {"canonicalize-existing": "e", "canonicalize-missing": "m", "no-symlinks": "s", "strip": "s", "quiet": "q"}
     chosen, names = getopt(p.argv, "emsqzLP", long | {"zero": "z", "relative-to:": "r"}, least=1)
-    status = 0
     for name in names:
         try:
             path = _canonical(p, name, "e" if "e" in chosen else "m" if "m" in chosen else "f")
@@ -292,8 +264,7 @@ def realpath(p: Process) -> int:
                 path = relative(path, _canonical(p, chosen["r"], "m"))
             p.out(path + ("\0" if "z" in chosen else "\n"))
         except OSError as error:
-            status = 1 if "q" in chosen else p.fail(f"{quote_if(name)}: {error.strerror}")
-    return status
+            p.failed = 1 if "q" in chosen else p.fail(f"{quote_if(name)}: {error.strerror}")
 
 
 def relative(path: str, start: str) -> str:
@@ -305,7 +276,7 @@ def relative(path: str, start: str) -> str:
     return "/".join([".."] * (len(here) - same) + there[same:]) or "."
 
 
-def mktemp(p: Process) -> int:
+def mktemp(p: Process) -> None:
     long = {"directory": "d", "dry-run": "u", "quiet": "q", "suffix:": "s", "tmpdir::": "p"}
     chosen, names = getopt(p.argv, "dqtup:", long)
     template = (names[0] if names else "tmp.XXXXXXXXXX") + chosen.get("s", "")
@@ -323,25 +294,12 @@ def mktemp(p: Process) -> int:
         path = template[:at] + letters + template[at + count :]
         if not p.exists(path, follow=False):
             break
-    try:
+    with failing(f"failed to create {'directory' if 'd' in chosen else 'file'} via template {quote(template)}"):
         if "u" not in chosen:
             node = p.mkdir(path, 0o700) if "d" in chosen else p.write(path, b"", mode=0o600)
             node.mode = 0o700 if "d" in chosen else 0o600
-    except OSError as error:
-        what = "directory" if "d" in chosen else "file"
-        raise Fail(f"failed to create {what} via template {quote(template)}: {error.strerror}") from None
     p.out(path + "\n")
-    return 0
 
 
-COMMANDS = {
-    "mkdir": mkdir,
-    "rmdir": rmdir,
-    "touch": touch,
-    "rm": rm,
-    "basename": basename,
-    "dirname": dirname,
-    "readlink": readlink,
-    "realpath": realpath,
-    "mktemp": mktemp,
-}
+ALL = (mkdir, rmdir, touch, rm, basename, dirname, readlink, realpath, mktemp)
+COMMANDS = {command.__name__: command for command in ALL}

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator
 from fnmatch import translate
+from itertools import islice
 
 from envs.simulators.regex.match import RegexError, compile_regex
-from envs.simulators.shell.commands.options import Fail, ordered, read
+from envs.simulators.shell.commands.options import Fail, failing, lines, ordered, read
 from envs.simulators.shell.process import Process
 
 SHORT = "EFGPiyvwxclLnoqshHrRA:B:C:m:e:f:aIUzZd:0123456789"
@@ -38,7 +39,7 @@ def grep(p: Process) -> int:
     search = Search(p, patterns, kind, flags, chosen, options)
     recursive = bool(flags & {"r", "R"}) or chosen.get("d") == "recurse"
     files = operands or (["."] if recursive else ["-"])
-    folders = recursive and any(p.exists(name) and p.lookup(name).kind == "dir" for name in files)
+    folders = recursive and any(map(p.is_dir, files))
     search.named = "H" in flags or ((len(files) > 1 or folders) and "h" not in flags)
     for name in _names(p, files, recursive, search, bare=not operands):
         search.file(name)
@@ -54,10 +55,8 @@ def _patterns(p: Process, options: list) -> list[str] | None:
         if flag == "e":
             found = (found or []) + value.split("\n")
         elif flag == "f":
-            try:
+            with failing(value, 2):
                 data = read(p, value)
-            except OSError as error:
-                raise Fail(f"{value}: {error.strerror}", 2) from None
             found = (found or []) + (data.removesuffix("\n").split("\n") if data else [])
     return found
 
@@ -65,7 +64,7 @@ def _patterns(p: Process, options: list) -> list[str] | None:
 def _names(p: Process, files: list[str], recursive: bool, search: "Search", bare: bool) -> Iterator[str]:
     """Return the files to search, with folders expanded if recursive."""
     for name in files:
-        node = p.lookup(name) if name != "-" and p.exists(name) else None
+        node = p.find(name) if name != "-" else None
         if not (recursive and node and node.kind == "dir"):
             if search.wanted(name, command_line=True) or name == "-":
                 yield name
@@ -81,17 +80,17 @@ def _inside(p: Process, prefix: str, folder, search: "Search") -> Iterator[str]:
         if node.kind == "link":
             if not search.follow:
                 continue
-            try:
-                node = p.lookup(path)
-            except OSError:
+            node = p.find(path)
+            if node is None:
                 yield path
                 continue
         if node.kind == "dir":
-            if not any(shape.match(name) for shape in search.skip_dirs):
-                if not p.may(node, 5):
-                    search.complain(path, "Permission denied")
-                    continue
+            if any(shape.match(name) for shape in search.skip_dirs):
+                continue
+            if p.may(node, 5):
                 yield from _inside(p, path + "/", node, search)
+            else:
+                search.complain(path, "Permission denied")
         elif search.wanted(name):
             yield path
 
@@ -101,14 +100,11 @@ class Search:
 
     def __init__(self, p: Process, patterns: list[str], kind: str, flags: set, chosen: dict, options: list):
         self.p, self.flags = p, flags
-        self.found = self.failed = self.named = False
+        self.found = self.failed = self.named = self.shown_before = False
         self.follow = "R" in flags
         self.most = _length(chosen["m"], "max count") if "m" in chosen else None
-        around = chosen.get("C")
-        digits = "".join(flag for flag, _ in options if flag.isdecimal())
-        around = digits or around
-        self.after = _length(chosen.get("A", around or "0"), "context length argument")
-        self.before = _length(chosen.get("B", around or "0"), "context length argument")
+        around = "".join(flag for flag, _ in options if flag.isdecimal()) or chosen.get("C") or "0"
+        self.after, self.before = (_length(chosen.get(flag, around), "context length argument") for flag in "AB")
         self.end = "\0" if "z" in flags else "\n"
         self.label = chosen.get("N", "(standard input)")
         shapes = {flag: [re.compile(translate(v)) for f, v in options if f == flag] for flag in "+-/"}
@@ -129,8 +125,7 @@ class Search:
                 if found := re.search(r"(?:^|(?<!\\)[(|])([*+?])", pattern):
                     p.fail(f"warning: {found[1]} at start of expression")
         self.skip_folders = chosen.get("d") == "skip"
-        self.context = bool(flags & set("ABC0123456789"))
-        self.shown_before = False
+        self.context = bool(flags & set("ABC0123456789")) and bool(self.before or self.after)
 
     def wanted(self, name: str, command_line: bool = False) -> bool:
         base = name.rstrip("/").rpartition("/")[2]
@@ -160,7 +155,6 @@ class Search:
             at = max(-end, begin + 1)
 
     def file(self, name: str) -> None:
-        """Search one file and print the results."""
         try:
             data = read(self.p, name)
         except OSError as error:
@@ -170,52 +164,35 @@ class Search:
             if error.strerror != "Is a directory":
                 return
             data = ""
-        flags, label = self.flags, self.label if name == "-" else name
-        kept = data.split(self.end)
-        if not kept[-1]:
-            kept.pop()
+        flags, label, kept = self.flags, self.label if name == "-" else name, lines(data, self.end)
         binary = "\0" in data and not flags & {"a", "z"}
         if binary and "I" in flags:
             kept = []
-        listing = bool(flags & set("lLqc"))
-        hits, at, limit = [], 0, self.most
-        enough = 1 if flags & set("lLq") or (binary and not listing) else None
-        for at, line in enumerate(kept):
-            if limit is not None and len(hits) >= limit:
-                break
-            if self.selected(line):
-                hits.append(at)
-                if enough:
-                    break
+        only_one = bool(flags & set("lLq")) or (binary and not flags & set("lLqc"))
+        found = (at for at, line in enumerate(kept) if self.selected(line))
+        hits = list(islice(found, 1 if only_one and self.most != 0 else self.most))
         self.found = self.found or bool(hits)
         if "q" in flags:
             return
-        end = "\0" if "Z" in flags else "\n"
         if "c" in flags and not flags & {"l", "L"}:
             self.p.out((label + ("\0" if "Z" in flags else ":") if self.named else "") + f"{len(hits)}\n")
         if "l" in flags or "L" in flags:
             if bool(hits) == ("L" not in flags):
-                self.p.out(label + end)
+                self.p.out(label + ("\0" if "Z" in flags else "\n"))
             return
         if "c" in flags or not hits:
             return
-        if binary:
-            if not ("o" in flags and "v" in flags):
-                self.p.out(f"{self.p.argv[0]}: {label}: binary file matches\n")
-            return
-        self.show(label, kept, hits)
+        if not binary:
+            self.show(label, kept, hits)
+        elif not flags >= {"o", "v"}:
+            self.p.out(f"{self.p.argv[0]}: {label}: binary file matches\n")
 
     def show(self, label: str, kept: list[str], hits: list[int]) -> None:
-        """Print lines with their context."""
         chosen, last = set(hits), -1
         shown: list[str] = []
         for hit in hits:
             start = max(last + 1, hit - self.before)
-            if (
-                self.context
-                and (self.before or self.after)
-                and ((last >= 0 and start > last + 1) or (last < 0 and self.shown_before))
-            ):
+            if self.context and (start > last + 1 if last >= 0 else self.shown_before):
                 shown.append("--\n")
             for at in range(start, min(len(kept), hit + self.after + 1)):
                 if at > hit and at in chosen:

@@ -1,7 +1,9 @@
 """ls, dir and du."""
 
+from functools import cache, partial
+
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
-from envs.simulators.shell.commands.options import getopt, ordered, quote
+from envs.simulators.shell.commands.options import getopt, nodes, ordered, quote
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
@@ -9,8 +11,7 @@ from envs.simulators.shell.process import Process
 SHORT = "aAcCdfFgGhHiklLnNopqrRsStuUx1"
 LONG = {"all": "a", "almost-all": "A", "directory": "d", "classify::": "F", "human-readable": "h", "inode": "i"}
 LONG |= {"numeric-uid-gid": "n", "no-group": "G", "reverse": "r", "recursive": "R", "size": "s", "sort:": "1s"}
-LONG |= {"color::": "1c", "full-time": "1f", "time-style:": "1t"}
-LONG |= {"dereference": "L", "file-type": "p"}
+LONG |= {"color::": "1c", "full-time": "1f", "time-style:": "1t", "dereference": "L", "file-type": "p"}
 RECENT = 31556952 / 2  # seconds: half a year
 
 
@@ -19,15 +20,13 @@ def ls(p: Process) -> int:
     listing = Listing(p, options)
     files, folders = [], []
     for name in names or ["."]:
+        follow = not (listing.long or "F" in listing.flags) or name.endswith("/") or listing.deref
         try:
-            follow = not (listing.long or "F" in listing.flags) or name.endswith("/") or listing.deref
-            node = p.lookup(name, follow)
+            node = p.find(name, follow) or p.lookup(name, follow=False)
         except OSError as error:
-            if not p.exists(name, follow=False):
-                listing.status = p.fail(f"cannot access {quote(name)}: {error.strerror}", 2)
-                continue
-            node = p.lookup(name, follow=False)
-        target = p.lookup(name) if node.kind == "link" and p.exists(name) and not listing.long else node
+            listing.status = p.fail(f"cannot access {quote(name)}: {error.strerror}", 2)
+            continue
+        target = node if listing.long else p.find(name) or node
         if (node.kind == "dir" or target.kind == "dir") and "d" not in listing.flags:
             folders.append((name, target))
         else:
@@ -44,7 +43,7 @@ class Listing:
 
     def __init__(self, p: Process, options: list):
         self.p, self.status, self.printed = p, 0, False
-        self.names: dict = {}
+        self.user, self.group = (cache(partial(naming, p)) for naming in (user_name, group_name))
         self.flags = {flag for flag, _ in options}
         chosen = dict(options)
         forms = [flag for flag, _ in options if flag in "lgon1Cx" or flag == "1f"]
@@ -67,10 +66,9 @@ class Listing:
         if heading:
             p.out(("\n" if self.printed else "") + f"{name}:\n")
         names = [entry for entry in node.data if self.all or "A" in self.flags or not entry.startswith(".")]
-        entries = [(entry, self.node(name, entry, node.data[entry])) for entry in names]
-        entries = self.ordered(entries)
+        entries = self.ordered([(entry, self.node(name, entry, node.data[entry])) for entry in names])
         if self.all:
-            entries = self.ordered([(".", node), ("..", p.lookup(f"{name}/.."))], dots=True) + entries
+            entries = [(".", node), ("..", p.lookup(f"{name}/..")), *entries]
         if self.long or "s" in self.flags:
             blocks = sum(_blocks(below) for _, below in entries)
             p.out(f"total {human(blocks * 1024) if 'h' in self.flags else blocks}\n")
@@ -82,12 +80,11 @@ class Listing:
                     self.folder(f"{name.rstrip('/') if name != '/' else ''}/{entry}", below, True)
 
     def node(self, folder: str, entry: str, node: Node) -> Node:
-        path = f"{folder}/{entry}"
-        return self.p.lookup(path) if self.deref and node.kind == "link" and self.p.exists(path) else node
+        return (self.deref and node.kind == "link" and self.p.find(f"{folder}/{entry}")) or node
 
-    def ordered(self, entries: list, dots: bool = False) -> list:
+    def ordered(self, entries: list) -> list:
         """Return entries in the requested order; ties are sorted by name."""
-        if self.order in ("U", "f") or dots:
+        if self.order in ("U", "f"):
             return entries
         entries = sorted(entries, key=lambda entry: entry[0])
         if self.order == "S":
@@ -123,17 +120,11 @@ class Listing:
         cells += [(LETTERS[node.kind] + mode_text(node.mode), True), (str(node.nlink), False)]
         named = "n" not in flags
         if "g" not in flags:
-            cells.append((self.named(user_name, node.uid) if named else str(node.uid), named))
+            cells.append((self.user(node.uid) if named else str(node.uid), named))
         if not flags & {"o", "G"}:
-            cells.append((self.named(group_name, node.gid) if named else str(node.gid), named))
+            cells.append((self.group(node.gid) if named else str(node.gid), named))
         size = "1, 3" if node.kind == "device" else sized(_size(node))
         return [*cells, (size, False), (self.time(node.atime if self.atime else node.mtime), False)]
-
-    def named(self, naming, number: int) -> str:
-        """Return a user's or group's name, cached."""
-        if (naming, number) not in self.names:
-            self.names[naming, number] = naming(self.p, number)
-        return self.names[naming, number]
 
     def time(self, when: float) -> str:
         now = self.p.machine.clock
@@ -145,22 +136,16 @@ class Listing:
         return show(forms.get(self.style, "%b %e %H:%M" if recent else "%b %e  %Y"), when)
 
     def name(self, entry: str, node: Node, folder: str) -> str:
-        shown, target = entry, None
-        path = f"{folder}/{entry}" if folder else entry
         if node.kind == "link" and self.long:
-            shown += f" -> {node.data}"
-            target = self.p.lookup(path) if self.p.exists(path) else None
-            if "F" not in self.flags:
-                return shown
-            return shown + (self.mark(target) if target else "")
-        return shown + (self.mark(node) if self.flags & {"F", "p"} else "")
+            target = self.p.find(f"{folder}/{entry}" if folder else entry) if "F" in self.flags else None
+            return f"{entry} -> {node.data}{self.mark(target) if target else ''}"
+        return entry + self.mark(node)
 
     def mark(self, node: Node) -> str:
-        if node.kind == "dir":
+        if node.kind == "dir" and self.flags & {"F", "p"}:
             return "/"
-        if "F" not in self.flags:
-            return ""
-        return "@" if node.kind == "link" else "*" if node.kind == "file" and node.mode & 0o111 else ""
+        mark = "@" if node.kind == "link" else "*" if node.kind == "file" and node.mode & 0o111 else ""
+        return mark if "F" in self.flags else ""
 
 
 def _size(node: Node) -> int:
@@ -169,9 +154,7 @@ def _size(node: Node) -> int:
 
 def _blocks(node: Node) -> int:
     """Return the kilobytes on disk, in blocks of four."""
-    if node.kind in ("link", "device"):
-        return 0
-    return (_size(node) + 4095) // 4096 * 4
+    return 0 if node.kind in ("link", "device") else (_size(node) + 4095) // 4096 * 4
 
 
 def human(size: int) -> str:
@@ -188,7 +171,7 @@ def human(size: int) -> str:
     return f"{size}E"
 
 
-def du(p: Process) -> int:
+def du(p: Process) -> None:
     long = {"all": "a", "bytes": "b", "total": "c", "human-readable": "h", "summarize": "s", "max-depth:": "d"}
     long |= {"apparent-size": "A", "kilobytes": "k", "exclude:": "X", "null": "0", "separate-dirs": "S"}
     chosen, names = getopt(p.argv, "abcd:hkmsxBLDHlS0", long)
@@ -210,23 +193,16 @@ def du(p: Process) -> int:
             return 0
         seen.add(id(node))
         total = size(node)
-        if node.kind == "dir":
-            total += sum(
-                walk(f"{path if path != '/' else ''}/{name}", node.data[name], depth + 1) for name in sorted(node.data)
-            )
+        start = path if path != "/" else ""
+        for name in sorted(node.data) if node.kind == "dir" else ():
+            total += walk(f"{start}/{name}", node.data[name], depth + 1)
         if depth <= deepest and (node.kind == "dir" or "a" in chosen or not depth):
             p.out(f"{text(total)}\t{path}\n")
         return total
 
-    status, everything = 0, 0
-    for name in names or ["."]:
-        try:
-            everything += walk(name, p.lookup(name, follow=False), 0)
-        except OSError as error:
-            status = p.fail(f"cannot access {quote(name)}: {error.strerror}")
+    everything = sum(walk(name, node, 0) for name, node in nodes(p, names or ["."], "cannot access", follow=False))
     if "c" in chosen:
         p.out(f"{text(everything)}\ttotal\n")
-    return status
 
 
 COMMANDS = {"ls": ls, "du": du, "dir": ls}

@@ -1,31 +1,32 @@
 """Commands on lines and fields: cut, paste, tr, uniq, comm, fold."""
 
+import re
 import string
-from itertools import groupby
+from itertools import groupby, zip_longest
 
 from envs.simulators.regex.syntax import CLASSES
-from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, ordered, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, ordered, quote_value, read
 from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
 
-def cut(p: Process) -> int:
+def cut(p: Process) -> None:
     long = {"bytes:": "b", "characters:": "c", "fields:": "f", "delimiter:": "d", "only-delimited": "s"}
     long |= {"output-delimiter:": "O", "zero-terminated": "z"}
     options, files = ordered(p.argv, "b:c:f:d:snz", long)
     modes, chosen = [(flag, value) for flag, value in options if flag in "bcf"], dict(options)
-    if len(modes) > 1:
-        raise Fail("only one list may be specified", try_help=True)
-    if not modes:
-        raise Fail("you must specify a list of bytes, characters, or fields", try_help=True)
-    mode, spec = modes[0]
-    if len(chosen.get("d", "")) > 1:
-        raise Fail("the delimiter must be a single character", try_help=True)
-    if mode != "f" and "d" in chosen:
-        raise Fail("an input delimiter may be specified only when operating on fields", try_help=True)
-    if mode != "f" and "s" in chosen:
-        message = "suppressing non-delimited lines makes sense\n\tonly when operating on fields"
-        raise Fail(message, try_help=True)
+    mode, spec = modes[0] if modes else ("", "")
+    wrong = ""
+    if len(modes) != 1:
+        wrong = "only one list may be specified" if modes else "you must specify a list of bytes, characters, or fields"
+    elif len(chosen.get("d", "")) > 1:
+        wrong = "the delimiter must be a single character"
+    elif mode != "f" and "d" in chosen:
+        wrong = "an input delimiter may be specified only when operating on fields"
+    elif mode != "f" and "s" in chosen:
+        wrong = "suppressing non-delimited lines makes sense\n\tonly when operating on fields"
+    if wrong:
+        raise Fail(wrong, try_help=True)
     wanted = _ranges(spec, mode == "f")
     delimiter = (chosen.get("d", "\t") or "\0") if mode == "f" else ""
     end = "\0" if "z" in chosen else "\n"
@@ -43,7 +44,6 @@ def cut(p: Process) -> int:
                 kept = [field for low, high in wanted for field in fields[low - 1 : high]]
                 shown.append(chosen.get("O", delimiter).join(kept) + end)
         p.out("".join(shown))
-    return p.failed
 
 
 def _ranges(spec: str, fields: bool) -> list[tuple[int, int | None]]:
@@ -55,7 +55,7 @@ def _ranges(spec: str, fields: bool) -> list[tuple[int, int | None]]:
             raise Fail("invalid range with no endpoint: -", try_help=True)
         if not (low + high).isdecimal() and (low + high):
             what = "field value" if fields else "byte/character position"
-            raise Fail(f"invalid {what} {quote_locale(item.lstrip('0123456789-') if dash else item)}", try_help=True)
+            raise Fail(f"invalid {what} {quote_value(item.lstrip('0123456789-') if dash else item)}", try_help=True)
         start = int(low[:18]) if low else 1
         if start == 0 or (not low and not dash):
             what = "fields are numbered from 1" if fields else "byte/character positions are numbered from 1"
@@ -78,11 +78,9 @@ def _merged(ranges: list) -> list[tuple[int, int | None]]:
     return merged
 
 
-def paste(p: Process) -> int:
-    long = {"delimiters:": "d", "serial": "s"}
-    chosen, files = getopt(p.argv, "d:s", long)
-    spec = chosen.get("d", "\t")
-    delimiters = _unescaped(spec) or [""]
+def paste(p: Process) -> int | None:
+    chosen, files = getopt(p.argv, "d:s", {"delimiters:": "d", "serial": "s"})
+    delimiters = _unescaped(chosen.get("d", "\t")) or [""]
     found = [(name, lines(data)) for name, data in inputs(p, files)]
     columns = [column for _, column in found]
     if "s" in chosen:
@@ -94,11 +92,9 @@ def paste(p: Process) -> int:
     dashes = [i for i, (name, _) in enumerate(found) if name == "-"]
     for turn, i in enumerate(dashes):  # standard input, which the first has read, gives a line to each dash in turn
         columns[i] = found[dashes[0]][1][turn :: len(dashes)]
-    height = max(map(len, columns))
-    for row in range(height):
+    for row in zip_longest(*columns, fillvalue=""):
         p.tick()
-        p.out(_joined([column[row] if row < len(column) else "" for column in columns], delimiters) + "\n")
-    return 0
+        p.out(_joined(list(row), delimiters) + "\n")
 
 
 def _joined(parts: list[str], delimiters: list[str]) -> str:
@@ -109,30 +105,22 @@ def _joined(parts: list[str], delimiters: list[str]) -> str:
 
 
 def _unescaped(spec: str) -> list[str]:
-    found, at = [], 0
-    while at < len(spec):
-        if spec[at] == "\\" and at + 1 < len(spec):
-            at += 1
-            found.append({"n": "\n", "t": "\t", "0": "", "\\": "\\"}.get(spec[at], spec[at]))
-        else:
-            found.append(spec[at])
-        at += 1
-    return found
+    known = {"\\n": "\n", "\\t": "\t", "\\0": ""}
+    return [known.get(part, part[-1]) for part in re.findall(r"\\.|.", spec, re.DOTALL)]
 
 
-def tr(p: Process) -> int:
+def tr(p: Process) -> None:
     long = {"complement": "c", "delete": "d", "squeeze-repeats": "s", "truncate-set1": "t"}
     options, sets = getopt(p.argv, "cCdst", long, permute=False, least=1)
     flags = {flag.lower() for flag in options}
     needs = 2 if ("d" not in flags and "s" not in flags) or ("d" in flags and "s" in flags) else 1
     if len(sets) < needs:
         what = "deleting and squeezing repeats" if flags >= {"d", "s"} else "translating"
-        raise Fail(
-            f"missing operand after {quote_locale(sets[-1])}\nTwo strings must be given when {what}.", try_help=True
-        )
+        why = f"Two strings must be given when {what}."
+        raise Fail(f"missing operand after {quote_value(sets[-1])}\n{why}", try_help=True)
     if len(sets) > 2 or (len(sets) == 2 and "d" in flags and "s" not in flags):
         extra = "\nOnly one string may be given when deleting without squeezing repeats." if len(sets) == 2 else ""
-        raise Fail(f"extra operand {quote_locale(sets[1 if len(sets) == 2 else 2])}{extra}", try_help=True)
+        raise Fail(f"extra operand {quote_value(sets[1 if len(sets) == 2 else 2])}{extra}", try_help=True)
     first = _set(p, sets[0])
     if "c" in flags:
         members = set(first)
@@ -142,10 +130,10 @@ def tr(p: Process) -> int:
     if "d" in flags:
         data = data.translate({ord(char): None for char in first})
         p.out(_squeezed(p, data, set(_set(p, sets[1]))) if "s" in flags else data)
-        return 0
+        return
     if len(sets) == 1:
         p.out(_squeezed(p, data, set(first)))
-        return 0
+        return
     second = _set(p, sets[1])
     if not second and "t" not in flags:
         raise Fail("when not truncating set1, string2 must be non-empty")
@@ -153,17 +141,11 @@ def tr(p: Process) -> int:
         second += second[-1:] * (len(first) - len(second))
     data = data.translate({ord(a): b for a, b in zip(first, second, strict=False)})
     p.out(_squeezed(p, data, set(second)) if "s" in flags else data)
-    return 0
 
 
 def _squeezed(p: Process, data: str, members: set[str]) -> str:
     p.tick(len(data) >> 5)
-    shown, before = [], None
-    for char in data:
-        if char != before or char not in members:
-            shown.append(char)
-        before = char
-    return "".join(shown)
+    return "".join(char if char in members else "".join(run) for char, run in groupby(data))
 
 
 def _set(p: Process, spec: str) -> list[str]:
@@ -180,16 +162,14 @@ def _set(p: Process, spec: str) -> list[str]:
         if opens and plain.startswith("[:", at) and at + 2 <= colon:
             name = plain[at + 2 : plain.index(":]", at + 2)]
             if name not in CLASSES:
-                raise Fail(f"invalid character class {quote_locale(name)}")
+                raise Fail(f"invalid character class {quote_value(name)}")
             order = string.ascii_uppercase + string.ascii_lowercase
             found += order[:26] if name == "upper" else order[26:] if name == "lower" else sorted(CLASSES[name])
             at += len(name) + 4
         elif at + 2 < len(chars) and chars[at + 1] == ("-", False):
             low, high = char, chars[at + 2][0]
             if low > high:
-                raise Fail(
-                    f"range-endpoints of {quote_locale(f'{low}-{high}')} are in reverse collating sequence order"
-                )
+                raise Fail(f"range-endpoints of {quote_value(f'{low}-{high}')} are in reverse collating sequence order")
             found += map(chr, range(ord(low), ord(high) + 1))
             at += 3
         else:
@@ -200,36 +180,19 @@ def _set(p: Process, spec: str) -> list[str]:
 
 def _literals(spec: str) -> list[tuple[str, bool]]:
     """Return the characters of a set, and whether each was escaped."""
-    names = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b", "\\": "\\"}
-    found, at = [], 0
-    while at < len(spec):
-        char = spec[at]
-        at += 1
-        if char != "\\" or at == len(spec):
-            found.append((char, False))
-            continue
-        digits = ""
-        while at < len(spec) and len(digits) < 3 and spec[at] in "01234567":
-            digits += spec[at]
-            at += 1
-        if digits:
-            found.append((chr(int(digits, 8) & 255), True))
-        else:
-            found.append((names.get(spec[at], spec[at]), True))
-            at += 1
+    names = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b"}
+    found = []
+    for octal, escaped, plain in re.findall(r"\\([0-7]{1,3})|\\(.)|(.)", spec, re.DOTALL):
+        char = chr(int(octal, 8) & 255) if octal else names.get(escaped, escaped)
+        found.append((plain or char, not plain))
     return found
 
 
-def uniq(p: Process) -> int:
+def uniq(p: Process) -> None:
     long = {"count": "c", "repeated": "d", "unique": "u", "ignore-case": "i", "zero-terminated": "z"}
     chosen, files = getopt(p.argv, "cduiz", long, most=2)
-    name = files[0] if files else "-"
-    data = read(p, name)
-    end = "\0" if "z" in chosen else "\n"
-
-    key = str.lower if "i" in chosen else str
-    shown = []
-    for _, equal in groupby(lines(data, end), key):
+    shown, end = [], "\0" if "z" in chosen else "\n"
+    for _, equal in groupby(lines(read(p, (files or ["-"])[0]), end), str.lower if "i" in chosen else str):
         group = list(equal)
         p.tick(len(group))
         if (len(group) == 1 and "d" in chosen) or (len(group) > 1 and "u" in chosen):
@@ -239,7 +202,6 @@ def uniq(p: Process) -> int:
         p.write(files[1], raw("".join(shown)))
     else:
         p.out("".join(shown))
-    return 0
 
 
 def comm(p: Process) -> int:
@@ -270,15 +232,14 @@ def comm(p: Process) -> int:
     return p.fail("input is not in sorted order") if unsorted else 0
 
 
-def fold(p: Process) -> int:
+def fold(p: Process) -> None:
     chosen, files = getopt(p.argv, "bsw:", {"bytes": "b", "spaces": "s", "width:": "w"})
     width = number(chosen.get("w", "80"), "number of columns")
     if not width:
-        raise Fail(f"invalid number of columns: {quote_locale(chosen['w'])}")
+        raise Fail(f"invalid number of columns: {quote_value(chosen['w'])}")
     for _, data in inputs(p, files):
         p.tick(len(data) >> 4)
         p.out("\n".join(_folded(line, width, "s" in chosen, "b" in chosen) for line in data.split("\n")))
-    return p.failed
 
 
 def _folded(line: str, width: int, at_blanks: bool, count_bytes: bool) -> str:

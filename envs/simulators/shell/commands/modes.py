@@ -1,9 +1,12 @@
 """chmod, chown and chgrp, and what other commands need of them: modes as text, names of users and groups."""
 
+import errno
 import re
 from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import or_
 
-from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_locale
+from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_value, required
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
@@ -32,20 +35,13 @@ def parse_mode(text: str) -> Callable[[int, bool, int], int] | None:
 
 def _applied(clauses: list, mode: int, folder: bool, umask: int) -> int:
     for who, sign, what in clauses:
-        mask = 0
-        for letter in who:
-            mask |= WHO[letter]
+        mask = reduce(or_, (WHO[letter] for letter in who), 0)
         if what and what in "ugo":
-            three = (mode >> {"u": 6, "g": 3, "o": 0}[what]) & 7
-            bits = three * 0o111 & (mask or 0o7777 & ~umask)
+            bits = (mode >> {"u": 6, "g": 3, "o": 0}[what] & 7) * 0o111
         else:
-            bits = 0
-            for letter in what:
-                if letter == "X":
-                    bits |= 0o111 if folder or mode & 0o111 else 0
-                else:
-                    bits |= BITS[letter]
-            bits &= mask or 0o7777 & ~umask
+            known = BITS | {"X": 0o111 if folder or mode & 0o111 else 0}
+            bits = reduce(or_, (known[letter] for letter in what), 0)
+        bits &= mask or 0o7777 & ~umask
         if sign == "+":
             mode |= bits
         elif sign == "-":
@@ -74,54 +70,54 @@ def tree(p: Process, path: str, node: Node) -> Iterator[tuple[str, Node]]:
             yield from tree(p, f"{path.rstrip('/') if path != '/' else ''}/{name}", node.data[name])
 
 
-def chmod(p: Process) -> int:
-    argv, given = [p.argv[0]], None
-    for word in p.argv[1:]:  # -x is a mode
-        if given is None and re.match(r"-[ugoarwxXst,+=0-7]", word):
-            given = word
-        else:
-            argv.append(word)
-    long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v"}
-    flags, operands = getopt(
-        argv, "Rcfv", long | {"preserve-root": "p", "no-preserve-root": "p"}, least=1 + (given is None)
-    )
-    flags = set(flags)
-    text = given if given is not None else operands.pop(0)
-    change = parse_mode(text)
-    if change is None:
-        raise Fail(f"invalid mode: {quote_locale(text)}", try_help=True)
-    status = 0
-    for name in operands:
-        status |= _chmod_one(p, name, change, flags)
-    return status
-
-
-def _chmod_one(p: Process, name: str, change, flags: set) -> int:
-    try:
-        node = p.lookup(name)
-    except OSError as error:
-        if "f" in flags:
-            return 1
-        dangling = error.strerror == "No such file or directory" and p.exists(name, follow=False)
-        if dangling:
-            return p.fail(f"cannot operate on dangling symlink {quote(name)}")
-        return p.fail(f"cannot access {quote(name)}: {error.strerror}")
-    status = 0
-    for path, below in tree(p, name, node) if "R" in flags else [(name, node)]:
-        if below.kind == "link":
-            continue
-        old, new = below.mode, change(below.mode, below.kind == "dir", p.umask)
+def _change_each(p: Process, names: list[str], flags: set, follow: bool, problem, what: str, change) -> None:
+    """Apply a change to each operand, and with -R to all below it, and print the line that the change returns."""
+    for name in names:
         try:
-            p.chmod(below, new)
+            node = p.lookup(name, follow)
         except OSError as error:
-            status = 1 if "f" in flags else p.fail(f"changing permissions of {quote(path)}: {error.strerror}")
+            p.failed = 1 if "f" in flags else p.fail(problem(name, error))
             continue
-        if old != new and flags & {"c", "v"}:
+        for path, below in tree(p, name, node) if "R" in flags else [(name, node)]:
+            try:
+                shown = change(path, below)
+            except OSError as error:
+                p.failed = 1 if "f" in flags else p.fail(f"changing {what} of {quote(path)}: {error.strerror}")
+                continue
+            p.out(shown or "")
+
+
+LONG = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v", "preserve-root": "p"}
+LONG |= {"no-preserve-root": "p"}
+
+
+def chmod(p: Process) -> None:
+    given = next((word for word in p.argv[1:] if re.match(r"-[ugoarwxXst,+=0-7]", word)), None)  # -x is a mode
+    argv = list(p.argv)
+    if given is not None:
+        argv.remove(given)
+    flags, operands = getopt(argv, "Rcfv", LONG, least=1 + (given is None))
+    text = given if given is not None else operands.pop(0)
+    mode = parse_mode(text)
+    if mode is None:
+        raise Fail(f"invalid mode: {quote_value(text)}", try_help=True)
+
+    def problem(name: str, error: OSError) -> str:
+        if error.errno == errno.ENOENT and p.exists(name, follow=False):
+            return f"cannot operate on dangling symlink {quote(name)}"
+        return f"cannot access {quote(name)}: {error.strerror}"
+
+    def change(path: str, node: Node) -> str | None:
+        if node.kind == "link":
+            return None
+        old, new = node.mode, mode(node.mode, node.kind == "dir", p.umask)
+        p.chmod(node, new)
+        if old != new and flags.keys() & {"c", "v"}:
             shown = f"{old:04o} ({mode_text(old)}) to {new:04o} ({mode_text(new)})"
-            p.out(f"mode of {quote(path)} changed from {shown}\n")
-        elif "v" in flags:
-            p.out(f"mode of {quote(path)} retained as {new:04o} ({mode_text(new)})\n")
-    return status
+            return f"mode of {quote(path)} changed from {shown}\n"
+        return f"mode of {quote(path)} retained as {new:04o} ({mode_text(new)})\n" if "v" in flags else None
+
+    _change_each(p, operands, set(flags), True, problem, "permissions", change)
 
 
 def user_id(p: Process, name: str) -> int | None:
@@ -153,83 +149,45 @@ def parse_owner(p: Process, spec: str) -> tuple[int, int]:
     user, sign, group = spec.partition(":")
     uid = gid = -1
     if user:
-        found = user_id(p, user)
-        if found is None:
-            raise Fail(f"invalid user: {quote_locale(spec)}")
-        uid = found
+        uid = required(user_id(p, user), f"invalid user: {quote_value(spec)}")
         if sign and not group:
-            record = p.machine.user(uid)
-            if not record:
-                raise Fail(f"invalid spec: {quote_locale(spec)}")
-            gid = int(record[3])
+            gid = int(required(p.machine.user(uid), f"invalid spec: {quote_value(spec)}")[3])
     if group:
-        found = group_id(p, group)
-        if found is None:
-            raise Fail(f"invalid group: {quote_locale(spec)}")
-        gid = found
+        gid = required(group_id(p, group), f"invalid group: {quote_value(spec)}")
     return uid, gid
 
 
-def chown(p: Process) -> int:
+def chown(p: Process) -> None:
     group_only = p.argv[0].endswith("chgrp")
-    long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v"}
-    long |= {"no-dereference": "h", "dereference": "d", "from:": "2", "preserve-root": "p", "no-preserve-root": "p"}
+    long = LONG | {"no-dereference": "h", "dereference": "d", "from:": "2"}
     chosen, operands = getopt(p.argv, "RcfvhHLP", long, least=2)
-    flags = set(chosen)
-    flags |= {"h"} if "R" in flags else set()
+    flags = set(chosen) | ({"h"} if "R" in chosen else set())
     spec = operands.pop(0)
-    uid, gid = (-1, group_id(p, spec) if spec else -1) if group_only else parse_owner(p, spec)
-    if gid is None:
-        raise Fail(f"invalid group: {quote_locale(spec)}")
-    required = parse_owner(p, chosen["2"]) if "2" in chosen else (-1, -1)
-    status = 0
-    for name in operands:
-        status |= _chown_one(p, name, uid, gid, required, flags, group_only)
-    return status
-
-
-def _chown_one(p: Process, name: str, uid: int, gid: int, required: tuple, flags: set, group_only: bool) -> int:
-    follow = "h" not in flags
-    try:
-        node = p.lookup(name, follow)
-    except OSError as error:
-        if "f" in flags:
-            return 1
-        what = "cannot dereference" if p.exists(name, follow=False) else "cannot access"
-        return p.fail(f"{what} {quote(name)}: {error.strerror}")
-    status = 0
-    for path, below in tree(p, name, node) if "R" in flags else [(name, node)]:
-        if (required[0] not in (-1, below.uid)) or required[1] not in (-1, below.gid):
-            continue
-        before = below.uid, below.gid
-        if below.kind == "link" and "h" not in flags:
-            try:
-                below = p.lookup(path)
-            except OSError:
-                continue
-        try:
-            p.chown(below, uid, gid)
-        except OSError as error:
-            what = "group" if group_only else "ownership"
-            status = 1 if "f" in flags else p.fail(f"changing {what} of {quote(path)}: {error.strerror}")
-            continue
-        if flags & {"c", "v"}:
-            _tell(p, path, before, uid, gid, (below.uid, below.gid) != before, flags)
-    return status
-
-
-def _tell(p: Process, path: str, before: tuple, uid: int, gid: int, changed: bool, flags: set) -> None:
-    """Print chown -v's message."""
-    if not changed and "v" not in flags:
-        return
-    show = lambda u, g: ":".join(([user_name(p, u)] if uid != -1 else []) + ([group_name(p, g)] if gid != -1 else []))  # noqa: E731
-    what = "ownership" if uid != -1 else "group"
-    old = show(*before)
-    new = show(uid, gid)
-    if changed:
-        p.out(f"changed {what} of {quote(path)} from {old} to {new}\n")
+    if group_only:
+        uid, gid = -1, required(group_id(p, spec), f"invalid group: {quote_value(spec)}") if spec else -1
     else:
-        p.out(f"{what} of {quote(path)} retained as {new}\n")
+        uid, gid = parse_owner(p, spec)
+    user, group = parse_owner(p, chosen["2"]) if "2" in chosen else (-1, -1)
+
+    def problem(name: str, error: OSError) -> str:
+        what = "cannot dereference" if p.exists(name, follow=False) else "cannot access"
+        return f"{what} {quote(name)}: {error.strerror}"
+
+    def shown(owner: int, group: int) -> str:
+        return ":".join([user_name(p, owner)] * (uid != -1) + [group_name(p, group)] * (gid != -1))
+
+    def change(path: str, node: Node) -> str | None:
+        node = p.find(path) if node.kind == "link" and "h" not in flags else node
+        if node is None or user not in (-1, node.uid) or group not in (-1, node.gid):
+            return None
+        before = node.uid, node.gid
+        p.chown(node, uid, gid)
+        what = f"{'ownership' if uid != -1 else 'group'} of {quote(path)}"
+        if before != (node.uid, node.gid) and flags & {"c", "v"}:
+            return f"changed {what} from {shown(*before)} to {shown(uid, gid)}\n"
+        return f"{what} retained as {shown(uid, gid)}\n" if "v" in flags else None
+
+    _change_each(p, operands, flags, "h" not in flags, problem, "group" if group_only else "ownership", change)
 
 
 COMMANDS = {"chmod": chmod, "chown": chown, "chgrp": chown}

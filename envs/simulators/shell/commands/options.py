@@ -1,7 +1,10 @@
 """Shared by the commands: options as getopt_long parses them, names quoted as coreutils quotes them, errors, inputs."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
 
@@ -11,25 +14,59 @@ class Fail(Exception):
     def __init__(self, message: str = "", status: int = 1, try_help: bool = False, plain: bool = False):
         self.message, self.status, self.try_help, self.plain = message, status, try_help, plain
 
+    def print(self, p: Process) -> None:
+        if self.message and self.plain:
+            p.stderr.write(self.message + "\n")
+        elif self.message:
+            p.fail(self.message)
+        if self.try_help:
+            p.stderr.write(f"Try '{p.argv[0]} --help' for more information.\n")
+
 
 def guarded(command):
-    """Return a command whose Fail and OSError are printed as the real program prints them."""
+    """Return a command whose Fail and OSError are printed as the real program prints them.
+
+    A command returns its exit status, or None for `p.failed`, which is 0 unless something failed.
+    """
 
     def run(p: Process) -> int:
         try:
-            return command(p)
+            status = command(p)
+            return p.failed if status is None else status
         except Fail as failure:
-            if failure.message and failure.plain:
-                p.stderr.write(failure.message + "\n")
-            elif failure.message:
-                p.fail(failure.message)
-            if failure.try_help:
-                p.stderr.write(f"Try '{p.argv[0]} --help' for more information.\n")
+            failure.print(p)
             return failure.status
         except OSError as error:
             return p.fail(f"{quote_if(error.filename)}: {error.strerror}" if error.filename else error.strerror)
 
     return run
+
+
+def attempt(p: Process, action: Callable, *arguments) -> bool:
+    """Run an action on one of several operands; print its Fail and set `p.failed`. Return whether it succeeded."""
+    try:
+        action(*arguments)
+    except Fail as failure:
+        failure.print(p)
+        p.failed = max(p.failed, failure.status)
+        return False
+    return True
+
+
+def required(value, message: str, status: int = 1):
+    """Return a value; Fail if it is None."""
+    if value is None:
+        raise Fail(message, status)
+    return value
+
+
+@contextmanager
+def failing(message: str, status: int = 1) -> Iterator[None]:
+    """Turn an OSError in the block into the Fail `message: why`."""
+    try:
+        yield
+    except OSError as error:
+        raise Fail(f"{message}: {error.strerror}", status) from None
 
 
 def getopt(argv: list[str], short: str, long: dict[str, str] | None = None, **limits) -> tuple[dict, list[str]]:
@@ -63,10 +100,10 @@ def ordered(
             if not permute:
                 operands += words
     if len(operands) < least:
-        after = f" after {quote_locale(operands[-1])}" if operands else ""
+        after = f" after {quote_value(operands[-1])}" if operands else ""
         raise Fail(f"missing operand{after}", status, try_help=True)
     if most is not None and len(operands) > most:
-        raise Fail(f"extra operand {quote_locale(operands[most])}", status, try_help=True)
+        raise Fail(f"extra operand {quote_value(operands[most])}", status, try_help=True)
     return found, operands
 
 
@@ -113,21 +150,15 @@ ESCAPES = {"\a": "\\a", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f"
 
 def quote(name: str) -> str:
     """A name in quotes that a shell would read back: 'a', "it's", 'a'$'\\n''b'."""
-    if all(" " <= char <= "~" for char in name):
-        if "'" not in name:
-            return f"'{name}'"
-        if not any(char in '"$`\\!' for char in name):
-            return f'"{name}"'
-        return "'" + name.replace("'", "'\\''") + "'"
-    shown, special = ["'"], False
-    for char in name:
-        if " " <= char <= "~":
-            shown.append(("''" if special else "") + ("'\\''" if char == "'" else char))
-            special = False
-        else:
-            shown.append(("" if special else "'$'") + ESCAPES.get(char, f"\\{ord(char):03o}"))
-            special = True
-    return "".join(shown) + "'"
+    if "'" in name and not re.search(r'[^ -~]|["$`\\!]', name):
+        return f'"{name}"'
+    shown = name.replace("'", "'\\''")
+    return "'" + re.sub(r"([^ -~]+)(?=(.?))", lambda m: f"'$'{_escaped(m[1])}{chr(39) * 2 * bool(m[2])}", shown) + "'"
+
+
+def _escaped(text: str) -> str:
+    """Return a text with its control characters as \\n or \\003."""
+    return re.sub(r"[^ -~]", lambda m: ESCAPES.get(m[0], f"\\{ord(m[0]):03o}"), text)
 
 
 def quote_if(name: str) -> str:
@@ -137,17 +168,9 @@ def quote_if(name: str) -> str:
     return quote(name)
 
 
-def quote_locale(text: str) -> str:
+def quote_value(text: str) -> str:
     """A value in quotes, as messages show what is no name: ' and \\ escaped, control characters as \\n or \\003."""
-    escaped = []
-    for char in text:
-        if char in "'\\":
-            escaped.append("\\" + char)
-        elif " " <= char <= "~":
-            escaped.append(char)
-        else:
-            escaped.append(ESCAPES.get(char, f"\\{ord(char):03o}"))
-    return "'" + "".join(escaped) + "'"
+    return "'" + _escaped(re.sub(r"(['\\])", r"\\\1", text)) + "'"
 
 
 def number(text: str, what: str) -> int:
@@ -156,7 +179,7 @@ def number(text: str, what: str) -> int:
     stripped = digits.lstrip("0123456789")
     suffix, digits = stripped, digits[: len(digits) - len(stripped)]
     if not digits or suffix not in SUFFIXES:
-        raise Fail(f"invalid {what}: {quote_locale(text)}")
+        raise Fail(f"invalid {what}: {quote_value(text)}")
     return int(digits[:30]) * SUFFIXES[suffix]
 
 
@@ -177,19 +200,27 @@ def read(p: Process, name: str) -> str:
     return data.decode("latin-1")
 
 
-def inputs(p: Process, operands: list[str]) -> Iterator[tuple[str, str]]:
+def inputs(p: Process, operands: list[str], problem: Callable | None = None) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each input, standard input for `-` or without names. If an input cannot be read,
-    print a message and set `p.failed`."""
+    print a message, by default `name: why`, and set `p.failed`."""
     for name in operands or ["-"]:
         try:
             yield name, read(p, name)
         except OSError as error:
-            p.failed = p.fail(f"{quote_if(name)}: {error.strerror}")
+            p.failed = p.fail(problem(name, error) if problem else f"{quote_if(name)}: {error.strerror}")
 
 
-def lines(text: str, end: str = "\n") -> list[str]:
-    """Return the lines of a text without their ends; the last one need not have an end."""
-    found = text.split(end)
-    if not found[-1]:
-        found.pop()
-    return found
+def nodes(p: Process, names: list[str], problem: str, follow: bool = True) -> Iterator[tuple[str, Node]]:
+    """Yield each name with its node. Where there is none, print `problem 'name': why` and set `p.failed`."""
+    for name in names:
+        try:
+            yield name, p.lookup(name, follow)
+        except OSError as error:
+            p.failed = p.fail(f"{problem} {quote(name)}: {error.strerror}")
+
+
+def lines(text: str, end: str = "\n", keep: bool = False) -> list[str]:
+    """Return the lines of a text, with `keep` with their ends; the last one need not have an end."""
+    *whole, rest = text.split(end)
+    whole = [line + end for line in whole] if keep else whole
+    return [*whole, rest] if rest else whole

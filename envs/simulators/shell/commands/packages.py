@@ -40,7 +40,7 @@ def apt(p: Process) -> int:
     return 100 * bool(unknown)
 
 
-def _update(p: Process) -> int:
+def _update(p: Process) -> None:
     for number, (host, suite) in enumerate(SITES, 1):
         p.out(f"Err:{number} http://{host}/ubuntu {suite} InRelease\n  Temporary failure resolving '{host}'\n")
     p.out("Reading package lists...\n")
@@ -48,7 +48,6 @@ def _update(p: Process) -> int:
         where = f"http://{host}/ubuntu/dists/{suite}/InRelease"
         p.stderr.write(f"W: Failed to fetch {where}  Temporary failure resolving '{host}'\n")
     p.stderr.write("W: Some index files failed to download. They have been ignored, or old ones used instead.\n")
-    return 0
 
 
 COMMANDS = {"apt-get": apt, "apt": apt}

@@ -2,14 +2,14 @@
 
 import re
 
-from envs.simulators.shell.commands.options import Fail, getopt, lines, number, ordered, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, lines, number, ordered, quote_value, read
 from envs.simulators.shell.files import Timeout, raw
 from envs.simulators.shell.process import Process
 
 MOST_FILES = 5000  # that split may write
 
 
-def split(p: Process) -> int:
+def split(p: Process) -> None:
     long = {"lines:": "l", "bytes:": "b", "numeric-suffixes::": "d", "suffix-length:": "a", "additional-suffix:": "s"}
     chosen, operands = getopt(p.argv, "l:b:da:", long)
     name, prefix = (operands + ["-", "x"][len(operands) :])[:2]
@@ -20,8 +20,8 @@ def split(p: Process) -> int:
     else:
         size = number(chosen.get("l", "1000"), "number of lines")
         if not size:
-            raise Fail(f"invalid number of lines: {quote_locale(chosen['l'])}")
-        found = data.splitlines(keepends=True) if "\r" not in data else re.findall(r"[^\n]*\n|[^\n]+", data)
+            raise Fail(f"invalid number of lines: {quote_value(chosen['l'])}")
+        found = lines(data, keep=True)
         parts = ["".join(found[at : at + size]) for at in range(0, len(found), size)]
     if len(parts) > MOST_FILES:
         raise Timeout
@@ -29,7 +29,6 @@ def split(p: Process) -> int:
     for place, part in enumerate(parts):
         p.tick(4)
         p.write(prefix + _suffix(place, width, "d" in chosen) + chosen.get("s", ""), raw(part))
-    return 0
 
 
 def _suffix(place: int, width: int, decimal: bool) -> str:
@@ -39,13 +38,13 @@ def _suffix(place: int, width: int, decimal: bool) -> str:
     return "".join(letters[place // base**power % base] for power in range(width - 1, -1, -1))
 
 
-def join(p: Process) -> int:
+def join(p: Process) -> None:
     options, names = ordered(p.argv, "1:2:t:a:v:o:e:ij:", {"ignore-case": "i", "header": "h"}, least=2, most=2)
     chosen = dict(options)
     by = chosen.get("t")
     fields = [chosen.get(flag, chosen.get("j", "1")) for flag in "12"]
     if bad := [field for field in fields if not field.isdecimal() or not field.isascii() or not int(field[:9])]:
-        raise Fail(f"invalid field number: {quote_locale(bad[0])}")
+        raise Fail(f"invalid field number: {quote_value(bad[0])}")
     keys = [int(field[:9]) - 1 for field in fields]
     tables = [[line.split(by) if by else line.split() for line in lines(read(p, name))] for name in names]
     rows = [[(fields[key] if key < len(fields) else "", fields) for fields in table]
@@ -58,24 +57,23 @@ def join(p: Process) -> int:
         right = rows[1][j] if j < len(rows[1]) else None
         if right is None or (left is not None and left[0] < right[0]):
             if "1" in only | single:
-                p.out(_joined(left[0], left[1], keys[0], [], 0, by, chosen, "") + "\n")
+                p.out(_joined(left[0], left[1], keys[0], [], 0, by, chosen) + "\n")
             i += 1
         elif left is None or right[0] < left[0]:
             if "2" in only | single:
-                p.out(_joined(right[0], [], 0, right[1], keys[1], by, chosen, "") + "\n")
+                p.out(_joined(right[0], [], 0, right[1], keys[1], by, chosen) + "\n")
             j += 1
         else:
             same = [row for row in rows[1][j:] if row[0] == left[0]]
             for _, fields in same if not only else ():
                 p.tick(1 + (len(fields) >> 4))
-                p.out(_joined(left[0], left[1], keys[0], fields, keys[1], by, chosen, "") + "\n")
+                p.out(_joined(left[0], left[1], keys[0], fields, keys[1], by, chosen) + "\n")
             i += 1
             if i >= len(rows[0]) or rows[0][i][0] != left[0]:
                 j += len(same)
-    return 0
 
 
-def _joined(key: str, left: list, at: int, right: list, place: int, by, chosen: dict, empty: str) -> str:
+def _joined(key: str, left: list, at: int, right: list, place: int, by, chosen: dict) -> str:
     if "o" in chosen and chosen["o"] != "auto":
         fields = []
         for part in re.split("[ ,]+", chosen["o"]):
@@ -91,7 +89,7 @@ def _joined(key: str, left: list, at: int, right: list, place: int, by, chosen: 
 NAMES = {0: "\\0", 7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r"}
 
 
-def od(p: Process) -> int:
+def od(p: Process) -> None:
     long = {"address-radix:": "A", "format:": "t", "read-bytes:": "N", "skip-bytes:": "j", "output-duplicates": "v"}
     options, names = ordered(p.argv, "A:t:N:j:vcbxodw::", long)
     chosen, kinds = dict(options), [value if flag == "t" else flag for flag, value in options if flag in "tcbxod"]
@@ -110,7 +108,6 @@ def od(p: Process) -> int:
         previous, starred = row, False
         p.out(f"{_address(at, radix)}{_cells(row, kind)}\n")
     p.out(_address(len(data), radix) + "\n" if radix != "n" else "")
-    return 0
 
 
 def _address(at: int, radix: str) -> str:

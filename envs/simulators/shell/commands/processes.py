@@ -71,7 +71,7 @@ def ps(p: Process) -> int:
             value = found[3] or found[5] or ""
             if option and not value:
                 if not words:
-                    raise Fail("error: list of process IDs must follow -p\n\nUsage:\n ps [options]\n", plain=True)
+                    raise _misused("list of process IDs must follow -p")
                 value = words.pop(0)
             if option == "p":
                 pids = (pids or []) + re.split("[ ,]+", value)
@@ -80,11 +80,9 @@ def ps(p: Process) -> int:
             elif option in ("u", "U"):
                 users = value.split(",")
             elif option == "o":
-                shown = shown if titles or plain else []
-                plain = True
-                shown = shown + _columns(p, value, titles)
+                shown, plain = (shown if titles or plain else []) + _columns(p, value, titles), True
         else:
-            raise Fail("error: unsupported option\n\nUsage:\n ps [options]\n", plain=True)
+            raise _misused("unsupported option")
     me = Row(p.machine.next_pid(), p.machine.shell.pid, p.uid, p.machine.clock, " ".join(p.argv))
     me.state = "R"
     found = [*rows(p), me]
@@ -97,7 +95,11 @@ def ps(p: Process) -> int:
     elif not every:
         found = [row for row in found if row.uid == p.uid]
     _table(p, found, shown, titles)
-    return 0 if found else 1
+    return int(not found)
+
+
+def _misused(message: str) -> Fail:
+    return Fail(f"error: {message}\n\nUsage:\n ps [options]\n", plain=True)
 
 
 def _columns(p: Process, value: str, titles: dict) -> list[str]:
@@ -106,7 +108,7 @@ def _columns(p: Process, value: str, titles: dict) -> list[str]:
         name, equals, title = part.partition("=")
         name = ALIASES.get(name, name)
         if name not in COLUMNS:
-            raise Fail(f'error: unknown user-defined format specifier "{name}"\n\nUsage:\n ps [options]\n', plain=True)
+            raise _misused(f'unknown user-defined format specifier "{name}"')
         if equals:
             titles[name] = title
         out.append(name)
@@ -117,13 +119,10 @@ def _table(p: Process, found: list[Row], shown: list[str], titles: dict) -> None
     heads = [titles.get(name, COLUMNS[name][0]) for name in shown]
     lines = [heads] if any(heads) else []
     lines += [[str(COLUMNS[name][2](p, row)) for name in shown] for row in found]
+    widths = [COLUMNS[name][1] for name in shown]
+    widths[-1] = max(widths[-1], 0)  # nothing follows a last column that begins at the left
     for line in lines:
-        cells = []
-        for place, (name, cell) in enumerate(zip(shown, line, strict=True)):
-            width = COLUMNS[name][1]
-            last = place == len(shown) - 1
-            cells.append(cell.rjust(width) if width > 0 else cell if last else cell.ljust(-width))
-        p.out(" ".join(cells) + "\n")
+        p.out(" ".join(f"{cell:{'>' if w > 0 else '<'}{abs(w)}}" for cell, w in zip(line, widths, strict=True)) + "\n")
 
 
 def pgrep(p: Process) -> int:
@@ -137,7 +136,7 @@ def pgrep(p: Process) -> int:
     signal = signal_name(chosen["s"]) if "s" in chosen else signal
     if len(patterns) > 1 or not (patterns or "u" in chosen):
         many = "only one pattern can be provided" if patterns else "no matching criteria specified"
-        raise Fail(f"{many}", 2, try_help=True)
+        raise Fail(many, 2, try_help=True)
     pattern = "".join(patterns)
     try:
         wanted = re.compile(f"^(?:{pattern})$" if "x" in chosen else pattern)
@@ -146,31 +145,28 @@ def pgrep(p: Process) -> int:
     found = [row for row in rows(p) if wanted.search((row.text if "f" in chosen else row.command)[:500])]
     if "u" in chosen:
         found = [row for row in found if chosen["u"] in (user_name(p, row.uid), str(row.uid))]
-    if program == "pkill":
-        for row in found:
+    for row in found:
+        shown = f" {row.text}" if "a" in chosen else f" {row.command}" if "l" in chosen else ""
+        if program == "pkill":
             send(p.machine, row.pid, signal)
-    elif "c" in chosen:
-        p.out(f"{len(found)}\n")
-    else:
-        for row in found:
-            shown = f" {row.text}" if "a" in chosen else f" {row.command}" if "l" in chosen else ""
+        elif "c" not in chosen:
             p.out(f"{row.pid}{shown}\n")
-    return 0 if found else 1
+    if "c" in chosen and program != "pkill":
+        p.out(f"{len(found)}\n")
+    return int(not found)
 
 
-def kill(p: Process) -> int:
+def kill(p: Process) -> None:
     words, signal = p.argv[1:], "TERM"
     if words and words[0].startswith("-") and words[0] != "--":
         flag = words.pop(0)
         signal = signal_name(words.pop(0) if flag in ("-s", "-n") and words else flag[1:])
-    status = 0
     for word in words:
         if signal is None or not word.isdecimal() or not send(p.machine, int(word[:9]), signal):
-            status = p.fail(f"({word}): No such process")
-    return status
+            p.failed = p.fail(f"({word}): No such process")
 
 
-def free(p: Process) -> int:
+def free(p: Process) -> None:
     flags, _ = getopt(p.argv, "bkmgh", {"human": "h", "mega": "m", "giga": "g", "kibi": "k", "bytes": "b"})
     unit = 1 if "b" in flags else 1 << 20 if "m" in flags else 1 << 30 if "g" in flags else 1 << 10
     total, used, cache = 8 << 30, 512 << 20, 256 << 20
@@ -179,13 +175,10 @@ def free(p: Process) -> int:
     for name, values in rows:
         cells = [human(value) + ("i" if value else "B") if "h" in flags else str(value // unit) for value in values]
         p.out(f"{name:<8}" + "".join(cell.rjust(12) for cell in cells) + "\n")
-    return 0
 
 
-def who(p: Process) -> int:
+def who(p: Process) -> None:
     """who and users: nobody is logged in."""
-    return 0
 
 
-COMMANDS = {"ps": ps, "pgrep": pgrep, "pkill": pgrep, "kill": kill, "free": free}
-COMMANDS |= {"who": who, "users": who}
+COMMANDS = {"ps": ps, "pgrep": pgrep, "pkill": pgrep, "kill": kill, "free": free, "who": who, "users": who}

@@ -2,14 +2,14 @@
 
 import re
 
-from envs.simulators.shell.commands.options import SUFFIXES, Fail, getopt, number, quote
+from envs.simulators.shell.commands.options import SUFFIXES, Fail, failing, getopt, number, quote
 from envs.simulators.shell.files import MAX_TEXT, Node
 from envs.simulators.shell.process import Process
 
 OPERANDS = ["if", "of", "bs", "ibs", "obs", "count", "skip", "seek", "conv", "status", "iflag"]
 
 
-def dd(p: Process) -> int:
+def dd(p: Process) -> None:
     given = {}
     for word in p.argv[1:]:
         key, equals, value = word.partition("=")
@@ -23,34 +23,27 @@ def dd(p: Process) -> int:
         raise Fail("invalid number: '0'")
     skip = size.get("skip", 0) * (1 if "skip_bytes" in given.get("iflag", "") else block_in)
     most = size["count"] * (1 if "count_bytes" in given.get("iflag", "") else block_in) if "count" in size else None
-    try:
+    with failing(f"failed to open {quote(given.get('if', 'standard input'))}"):
         end = MAX_TEXT + 1 if most is None else skip + most
         whole = p.read(given["if"], end) if "if" in given else p.stream(0).read(end)
-    except OSError as error:
-        raise Fail(f"failed to open {quote(given.get('if', 'standard input'))}: {error.strerror}") from None
     data = whole[skip:] if most is None else whole[skip : skip + most]
     blocks = len(data) // block_in, len(data) % block_in
     data = data.upper() if "ucase" in conv else data.lower() if "lcase" in conv else data
     p.tick(1 + (len(data) >> 10))
     if "of" in given:
         seek = size.get("seek", 0) * block_out
-        try:
+        with failing(f"failed to open {quote(given['of'])}"):
             old = p.read(given["of"]) if p.exists(given["of"]) else b""
             kept = old[:seek] + bytes(max(0, seek - len(old)))
             p.write(given["of"], kept + data + (old[len(kept) + len(data) :] if "notrunc" in conv else b""))
-        except OSError as error:
-            raise Fail(f"failed to open {quote(given['of'])}: {error.strerror}") from None
     else:
         p.out(data)
     if given.get("status") != "none":
         out = len(data) // block_out, int(len(data) % block_out > 0)
         p.stderr.write(f"{blocks[0]}+{int(blocks[1] > 0)} records in\n{out[0]}+{out[1]} records out\n")
         if given.get("status") != "noxfer":
-            human = _units(len(data))
-            p.stderr.write(
-                f"{len(data)} byte{'s' * (len(data) != 1)}{human} copied, 0.001 s, {len(data) / 1e6:.1f} GB/s\n"
-            )
-    return 0
+            amount = f"{len(data)} byte{'s' * (len(data) != 1)}{_units(len(data))}"
+            p.stderr.write(f"{amount} copied, 0.001 s, {len(data) / 1e6:.1f} GB/s\n")
 
 
 def _units(size: int) -> str:
@@ -59,9 +52,7 @@ def _units(size: int) -> str:
         return ""
 
     def shown(base: int, letters: str, tail: str) -> str:
-        power = 0
-        while size / base ** (power + 1) >= 1 and power < len(letters):
-            power += 1
+        power = sum(size >= base**n for n in range(1, len(letters) + 1))
         amount = size / base**power
         return f"{amount:.1f} {letters[power - 1]}{tail}" if amount < 10 else f"{amount:.0f} {letters[power - 1]}{tail}"
 
@@ -79,7 +70,7 @@ def _dd_number(said: str) -> int:
     return total
 
 
-def truncate(p: Process) -> int:
+def truncate(p: Process) -> None:
     long = {"size:": "s", "reference:": "r", "no-create": "c"}
     chosen, names = getopt(p.argv, "s:r:c", long)
     if "s" not in chosen and "r" not in chosen:
@@ -89,19 +80,17 @@ def truncate(p: Process) -> int:
     said = chosen.get("s", "0")
     sign = said[0] if said[:1] in ("+", "-") else ""
     amount = len(p.read(chosen["r"])) if "s" not in chosen else number(said[len(sign) :], "number")
-    status = 0
     for name in names:
         if "c" in chosen and not p.exists(name):
             continue
         try:
             node = p.create(name)
         except OSError as error:
-            status = p.fail(f"cannot open {quote(name)} for writing: {error.strerror}")
+            p.failed = p.fail(f"cannot open {quote(name)} for writing: {error.strerror}")
             continue
         old = len(node.data)
         size = {"+": old + amount, "-": old - amount}.get(sign, amount)
         _resize(p, node, max(0, size), name)
-    return status
 
 
 def _resize(p: Process, node: Node, size: int, name: str) -> None:
@@ -110,10 +99,9 @@ def _resize(p: Process, node: Node, size: int, name: str) -> None:
     p.machine.store(node, node.data[:size] + bytes(max(0, size - len(node.data))))
 
 
-def fallocate(p: Process) -> int:
-    chosen, names = getopt(
-        p.argv, "l:o:nxvdp", {"length:": "l", "offset:": "o", "keep-size": "n", "posix": "x", "verbose": "v"}
-    )
+def fallocate(p: Process) -> None:
+    long = {"length:": "l", "offset:": "o", "keep-size": "n", "posix": "x", "verbose": "v"}
+    chosen, names = getopt(p.argv, "l:o:nxvdp", long)
     if "l" not in chosen:
         raise Fail("no length argument specified")
     if not names:
@@ -127,7 +115,6 @@ def fallocate(p: Process) -> int:
         raise Fail("fallocate failed: No space left on device")
     if end > len(node.data) and "n" not in chosen:
         _resize(p, node, end, names[0])
-    return 0
 
 
 COMMANDS = {"dd": dd, "truncate": truncate, "fallocate": fallocate}

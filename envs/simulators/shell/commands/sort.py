@@ -3,9 +3,10 @@
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import groupby
 from random import Random
 
-from envs.simulators.shell.commands.options import Fail, getopt, lines, number, ordered, quote_if, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, failing, lines, number, ordered, quote_if, quote_value, read
 from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
@@ -13,6 +14,7 @@ LONG = {"numeric-sort": "n", "reverse": "r", "unique": "u", "ignore-case": "f", 
 LONG |= {"human-numeric-sort": "h", "stable": "s", "zero-terminated": "z"}
 LONG |= {"key:": "k", "field-separator:": "t", "output:": "o"}
 ORDERS = "bfhnr"
+BLANKS, FIELD = re.compile(r"[ \t]*"), re.compile(r"[ \t]*[^ \t]*")
 
 
 @dataclass
@@ -26,7 +28,7 @@ class Key:
     skip_end: bool = False
 
 
-def sort(p: Process) -> int:
+def sort(p: Process) -> None:
     options, files = ordered(p.argv, "bfhnrsuzk:t:o:", LONG, status=2)
     flags = "".join(flag for flag, _ in options)
     chosen = dict(options)
@@ -38,8 +40,7 @@ def sort(p: Process) -> int:
         try:
             found += lines(read(p, name), end)
         except OSError as error:
-            reading = error.strerror == "Is a directory"
-            what = "read failed" if reading else "cannot read"
+            what = "read failed" if error.strerror == "Is a directory" else "cannot read"
             raise Fail(f"{what}: {quote_if(name)}: {error.strerror}", 2) from None
     p.tick(len(found) * (1 + len(keys)) + (sum(map(len, found)) * len(keys) >> 6))
     unique, reverse = "u" in chosen, "r" in flags
@@ -48,16 +49,14 @@ def sort(p: Process) -> int:
     for key in reversed(keys):
         found.sort(key=lambda line, key=key: _value(line, key, separator), reverse="r" in key.flags)
     if unique:
-        found = _first_of_equals(found, keys, separator)
+        groups = groupby(found, lambda line: [_value(line, key, separator) for key in keys])
+        found = [next(equal) for _, equal in groups]
     data = "".join(line + end for line in found)
-    if "o" in chosen:
-        try:
-            p.write(chosen["o"], raw(data))
-        except OSError as error:
-            raise Fail(f"open failed: {quote_if(chosen['o'])}: {error.strerror}", 2) from None
-    else:
+    if "o" not in chosen:
         p.out(data)
-    return 0
+        return
+    with failing(f"open failed: {quote_if(chosen['o'])}", 2):
+        p.write(chosen["o"], raw(data))
 
 
 def _separator(value: str) -> str:
@@ -66,7 +65,7 @@ def _separator(value: str) -> str:
     if not value:
         raise Fail("empty tab", 2)
     if len(value) > 1:
-        raise Fail(f"multi-character tab {quote_locale(value)}", 2)
+        raise Fail(f"multi-character tab {quote_value(value)}", 2)
     return value
 
 
@@ -85,30 +84,29 @@ def _keys(specs: list[str], general: list[str]) -> list[Key]:
 def _key(spec: str) -> Key:
     shape = re.compile(r"(\d*)(?:\.(\d*))?([bfhnr]*)(?:,(\d*)(?:\.(\d*))?([bfhnr]*))?")
     found = shape.match(spec)
-    if not found[1]:
-        raise Fail(f"invalid number at field start: invalid count at start of {quote_locale(spec)}", 2)
-    if int(found[1][:9]) == 0:
-        raise Fail(f"field number is zero: invalid field specification {quote_locale(spec)}", 2)
-    if found[2] is not None and found[2] and int(found[2][:9]) == 0:
-        raise Fail(f"character offset is zero: invalid field specification {quote_locale(spec)}", 2)
-    if (found[4] is None and spec[found.end() : found.end() + 1] == ",") or (
-        found[4] == "" and found.end() < len(spec)
-    ):
-        bad = spec[found.end() :].removeprefix(",")
-        raise Fail(f"invalid number after ',': invalid count at start of {quote_locale(bad)}", 2)
-    if found.end() < len(spec):
-        raise Fail(f"stray character in field spec: invalid field specification {quote_locale(spec)}", 2)
-    end = None
-    if found[4] is not None:
-        if not found[4]:
-            bad = spec[found.start(4) :]
-            raise Fail(f"invalid number after ',': invalid count at start of {quote_locale(bad)}", 2)
-        if int(found[4][:9]) == 0:
-            raise Fail(f"field number is zero: invalid field specification {quote_locale(spec)}", 2)
-        end = (int(found[4][:9]) - 1, int((found[5] or "0")[:9]))
-    first, last = found[3] or "", found[6] or ""
-    flags = "".join(dict.fromkeys((first + last).replace("b", "")))
-    return Key((int(found[1][:9]) - 1, int((found[2] or "1")[:9]) - 1), end, flags, "b" in first, "b" in last)
+    first, char, _, last, _, _ = found.groups()
+    rest = spec[found.end() :]
+    field = "invalid field specification"
+    wrong, shown = "", spec
+    if not first:
+        wrong = "invalid number at field start: invalid count at start of"
+    elif not int(first[:9]):
+        wrong = f"field number is zero: {field}"
+    elif char and not int(char[:9]):
+        wrong = f"character offset is zero: {field}"
+    elif last == "" or (last is None and rest[:1] == ","):
+        wrong = "invalid number after ',': invalid count at start of"
+        shown = spec[found.start(4) :] if last == "" and not rest else rest.removeprefix(",")
+    elif rest:
+        wrong = f"stray character in field spec: {field}"
+    elif last and not int(last[:9]):
+        wrong = f"field number is zero: {field}"
+    if wrong:
+        raise Fail(f"{wrong} {quote_value(shown)}", 2)
+    end = None if last is None else (int(last[:9]) - 1, int((found[5] or "0")[:9]))
+    start, stop = found[3] or "", found[6] or ""
+    flags = "".join(dict.fromkeys((start + stop).replace("b", "")))
+    return Key((int(first[:9]) - 1, int((char or "1")[:9]) - 1), end, flags, "b" in start, "b" in stop)
 
 
 def _part(line: str, key: Key, separator: str | None) -> str:
@@ -117,7 +115,7 @@ def _part(line: str, key: Key, separator: str | None) -> str:
         return line.lstrip(" \t") if key.skip_start else line
     begin = _field(line, key.start[0], separator)
     if key.skip_start:
-        begin = _after_blanks(line, begin)
+        begin = BLANKS.match(line, begin).end()
     begin = min(len(line), begin + key.start[1])
     if key.end is None:
         return line[begin:]
@@ -127,7 +125,7 @@ def _part(line: str, key: Key, separator: str | None) -> str:
         found = line.find(separator, stop) if separator is not None else stop
         return line[begin : len(line) if found < 0 else found]
     if key.skip_end:
-        stop = _after_blanks(line, stop)
+        stop = BLANKS.match(line, stop).end()
     return line[begin : min(len(line), stop + char)]
 
 
@@ -143,15 +141,7 @@ def _field(line: str, index: int, separator: str | None) -> int:
                 return len(line)
             at = found + 1
         else:
-            at = _after_blanks(line, at)
-            while at < len(line) and line[at] not in " \t":
-                at += 1
-    return at
-
-
-def _after_blanks(line: str, at: int) -> int:
-    while at < len(line) and line[at] in " \t":
-        at += 1
+            at = FIELD.match(line, at).end()
     return at
 
 
@@ -177,24 +167,15 @@ def _number(part: str):
     return Decimal(f"{found[1]}{whole or 0}.{fraction or 0}")
 
 
-def _first_of_equals(found: list[str], keys: list[Key], separator: str | None) -> list[str]:
-    kept, last = [], None
-    for line in found:
-        this = [_value(line, key, separator) for key in keys]
-        if this != last:
-            kept.append(line)
-        last = this
-    return kept
-
-
-def shuf(p: Process) -> int:
+def shuf(p: Process) -> None:
     long = {"echo": "e", "input-range:": "i", "head-count:": "n", "output:": "o"}
-    chosen, operands = getopt(p.argv, "ei:n:o:z", long | {"zero-terminated": "z"})
+    options, operands = ordered(p.argv, "ei:n:o:z", long | {"zero-terminated": "z"})
+    chosen = dict(options)
     end = "\0" if "z" in chosen else "\n"
     if "i" in chosen:
         found = re.fullmatch(r"(\d{1,9})-(\d{1,9})", chosen["i"])
         if not found or int(found[1]) > int(found[2]) + 1:
-            raise Fail(f"invalid input range: {quote_locale(chosen['i'])}")
+            raise Fail(f"invalid input range: {quote_value(chosen['i'])}")
         p.tick(int(found[2]) - int(found[1]) >> 2)
         items = [str(n) for n in range(int(found[1]), int(found[2]) + 1)]
     else:
@@ -208,7 +189,6 @@ def shuf(p: Process) -> int:
         p.write(chosen["o"], raw(data))
     else:
         p.out(data)
-    return 0
 
 
 COMMANDS = {"sort": sort, "shuf": shuf}

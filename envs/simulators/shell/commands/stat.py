@@ -5,7 +5,7 @@ import re
 from envs.simulators.shell.commands.files import KINDS
 from envs.simulators.shell.commands.listing import human
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
-from envs.simulators.shell.commands.options import getopt, quote
+from envs.simulators.shell.commands.options import getopt, nodes, quote
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
@@ -15,34 +15,20 @@ STAMP = "%Y-%m-%d %H:%M:%S.%N +0000"
 DISK = 64 << 20  # kilobytes that the disk is said to have
 
 
-def stat(p: Process) -> int:
+def stat(p: Process) -> None:
     long = {"dereference": "L", "format:": "c", "printf:": "P"}
     chosen, names = getopt(p.argv, "Lc:", long, least=1)
-    flags = set(chosen)
-    status = 0
-    for name in names:
+    for name, node in nodes(p, names, "cannot statx", follow="L" in chosen):
         p.tick(8)
-        try:
-            node = p.lookup(name, follow="L" in flags)
-        except OSError as error:
-            status = p.fail(f"cannot statx {quote(name)}: {error.strerror}")
-            continue
-        if "P" in chosen:
-            p.out(_filled(p, _unescaped(chosen["P"]), name, node))
-        elif "c" in chosen:
-            p.out(_filled(p, chosen["c"], name, node) + "\n")
-        else:
-            p.out(_filled(p, _whole(node), name, node))
-    return status
+        whole = WHOLE.replace("%n", "%n -> " + node.data.replace("%", "%%")) if node.kind == "link" else WHOLE
+        form = _unescaped(chosen["P"]) if "P" in chosen else chosen["c"] + "\n" if "c" in chosen else whole
+        p.out(_filled(p, form, name, node))
 
 
-def _whole(node: Node) -> str:
-    return (
-        "  File: "
-        + ("%n -> " + node.data.replace("%", "%%") if node.kind == "link" else "%n")
-        + "\n  Size: %-10s\tBlocks: %-10b IO Block: %-6o %F\nDevice: %Hd,%Ld\tInode: %-10i  Links: %h\n"
-        "Access: (%04a/%10.10A)  Uid: (%5u/%8U)   Gid: (%5g/%8G)\nAccess: %x\nModify: %y\nChange: %z\n Birth: %w\n"
-    )
+WHOLE = (
+    "  File: %n\n  Size: %-10s\tBlocks: %-10b IO Block: %-6o %F\nDevice: %Hd,%Ld\tInode: %-10i  Links: %h\n"
+    "Access: (%04a/%10.10A)  Uid: (%5u/%8U)   Gid: (%5g/%8G)\nAccess: %x\nModify: %y\nChange: %z\n Birth: %w\n"
+)
 
 
 def _unescaped(form: str) -> str:
@@ -51,7 +37,6 @@ def _unescaped(form: str) -> str:
 
 
 def _filled(p: Process, form: str, name: str, node: Node) -> str:
-    """Return a format with its fields filled in."""
     size = len(node.data) if node.kind == "link" else node.size
     kind = "regular empty file" if node.kind == "file" and not size else KINDS[node.kind]
     arrow = f"{quote(name)} -> {quote(node.data)}" if node.kind == "link" else quote(name)
@@ -64,21 +49,28 @@ def _filled(p: Process, form: str, name: str, node: Node) -> str:
         "X": int(node.atime // 1), "Y": int(node.mtime // 1), "Z": int(node.mtime // 1), "C": "?",
     }  # fmt: skip
     times = {"x": node.atime, "y": node.mtime, "z": node.mtime}
-    values |= {"Hd": 254, "Ld": 0, "Hr": 0, "Lr": 0, "r": 0, "R": 0}
+    values |= {
+        "PN": f"{name} -> {node.data}" if node.kind == "link" else name,
+        "Hd": 254,
+        "Ld": 0,
+        "Hr": 0,
+        "Lr": 0,
+        "r": 0,
+        "R": 0,
+    }
 
     def fill(found: re.Match) -> str:
         flags, width, precision, letter = found.groups()
         if letter == "%":
             return "%"
         if letter in times:
-            value = show(STAMP, times[letter])
+            text = show(STAMP, times[letter])
         elif letter not in values:
             return "?" if letter else "%"
         else:
-            value = values[letter]
+            text = str(values[letter])
         if letter == "a":
-            value = f"{value:o}" if "#" not in flags else f"0{value:o}"
-        text = str(value)
+            text = f"{'0' * ('#' in flags)}{node.mode:o}"
         if precision is not None:
             text = text[: int(precision[:4] or 0)]
         size = min(int(width[:9] or 0), 1000)
@@ -90,7 +82,7 @@ def _filled(p: Process, form: str, name: str, node: Node) -> str:
     return re.sub(r"%([-#+ 0']*)(\d*)(?:\.(\d*))?([HL][dr]|[a-zA-Z%]|)", fill, form)
 
 
-def df(p: Process) -> int:
+def df(p: Process) -> int | None:
     flags, names = getopt(p.argv, "ahkTP", {"human-readable": "h", "print-type": "T", "all": "a"})
     for name in names:
         if not p.exists(name):
@@ -98,16 +90,13 @@ def df(p: Process) -> int:
     used = p.machine.bytes // 1024 + 4 * p.machine.nodes
     sizes = [human(size * 1024) if "h" in flags else str(size) for size in (DISK, used, DISK - used)]
     head = ["Size", "Used", "Avail"] if "h" in flags else ["1K-blocks", "Used", "Available"]
-    kinds = ["Type"], ["overlay"]
-    rows = [
-        ["Filesystem".ljust(14), *(kinds[0] if "T" in flags else []), *head, "Use%", "Mounted on"],
-        ["overlay", *(kinds[1] if "T" in flags else []), *sizes, f"{-(-used * 100 // DISK)}%", "/"],
-    ]
+    kinds = ["Type"] * ("T" in flags), ["overlay"] * ("T" in flags)
+    rows = [["Filesystem".ljust(14), *kinds[0], *head, "Use%", "Mounted on"]]
+    rows += [["overlay", *kinds[1], *sizes, f"{-(-used * 100 // DISK)}%", "/"]]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *middle, last in rows:
         cells = [cell.rjust(width) for cell, width in zip(middle, widths[1:-1], strict=True)]
         p.out(" ".join([first.ljust(widths[0]), *cells, last]) + "\n")
-    return 0
 
 
 COMMANDS = {"stat": stat, "df": df}

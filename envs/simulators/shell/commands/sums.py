@@ -8,17 +8,12 @@ from envs.simulators.shell.process import Process
 
 
 def _sum(name: str):
-    def command(p: Process) -> int:
-        long = {"binary": "b", "text": "t", "tag": "T"}
-        flags, names = getopt(p.argv, "bt", long)
+    def command(p: Process) -> None:
+        flags, names = getopt(p.argv, "bt", {"binary": "b", "text": "t", "tag": "T"})
         for file, data in inputs(p, names):
             digest = hashlib.new(name, raw(data)).hexdigest()
-            p.out(
-                f"{name.upper()} ({file}) = {digest}\n"
-                if "T" in flags
-                else f"{digest} {'*' if 'b' in flags else ' '}{file}\n"
-            )
-        return p.failed
+            plain = f"{digest} {'*' if 'b' in flags else ' '}{file}\n"
+            p.out(f"{name.upper()} ({file}) = {digest}\n" if "T" in flags else plain)
 
     return command
 

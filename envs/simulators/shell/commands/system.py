@@ -3,7 +3,7 @@
 import re
 from math import inf
 
-from envs.simulators.shell.commands.options import Fail, getopt, ordered, quote, quote_if, quote_locale
+from envs.simulators.shell.commands.options import Fail, failing, getopt, ordered, quote, quote_if, quote_value
 from envs.simulators.shell.commands.times import TimeError, parse_time, show
 from envs.simulators.shell.files import Timeout
 from envs.simulators.shell.jobs import NUMBERS, Expired, signal_name
@@ -16,26 +16,24 @@ ISO |= {"seconds": "%Y-%m-%dT%H:%M:%S%:z", "ns": "%Y-%m-%dT%H:%M:%S,%N%:z"}
 KERNEL = {"s": "Linux", "r": "5.15.0", "v": "#1 SMP", "m": "x86_64", "p": "x86_64", "i": "x86_64", "o": "GNU/Linux"}
 
 
-def date(p: Process) -> int:
+def date(p: Process) -> None:
     chosen, operands = getopt(p.argv, "d:I::Rr:s:u", DATE, most=1)
     tz = "" if "u" in chosen else p.env.get("TZ", "")
     when = p.machine.clock
     form = "%a %b %e %H:%M:%S %Z %Y"
     if "r" in chosen:
-        try:
+        with failing(quote_if(chosen["r"])):
             when = p.lookup(chosen["r"]).mtime
-        except OSError as error:
-            raise Fail(f"{quote_if(chosen['r'])}: {error.strerror}") from None
     if "I" in chosen:
         form = next((ISO[unit] for unit in ISO if unit.startswith(chosen["I"] or "date")), None)
         if form is None:
-            raise Fail(f"invalid argument {quote_locale(chosen['I'])} for '--iso-8601'", try_help=True)
+            raise Fail(f"invalid argument {quote_value(chosen['I'])} for '--iso-8601'", try_help=True)
     elif "R" in chosen:
         form = "%a, %d %b %Y %H:%M:%S %z"
     if operands:
         if not operands[0].startswith("+"):
             if not re.fullmatch(r"\d{8,12}(\.\d\d)?", operands[0]):
-                raise Fail(f"invalid date {quote_locale(operands[0])}")
+                raise Fail(f"invalid date {quote_value(operands[0])}")
             raise Fail("cannot set date: Operation not permitted")
         form = operands[0][1:]
     try:
@@ -46,8 +44,7 @@ def date(p: Process) -> int:
             raise Fail("cannot set date: Operation not permitted")
         p.out(show(form, when, tz) + "\n")
     except TimeError:
-        raise Fail(f"invalid date {quote_locale(chosen.get('d') or chosen.get('s', ''))}") from None
-    return 0
+        raise Fail(f"invalid date {quote_value(chosen.get('d') or chosen.get('s', ''))}") from None
 
 
 def env(p: Process) -> int:
@@ -66,15 +63,16 @@ def env(p: Process) -> int:
         end = "\0" if "0" in flags else "\n"
         p.out("".join(f"{name}={value}{end}" for name, value in changed.items()))
         return 0
-    return launched(p, operands, "", env=changed)
+    return launched(p, operands, quote(operands[0]), env=changed)
 
 
-def launched(p: Process, argv: list[str], message: str = "failed to run command ", **changes) -> int:
+def launched(p: Process, argv: list[str], message: str = "", **changes) -> int:
     """Run a command and return its status; 126 or 127, with a message, if it cannot be run."""
     try:
         return p.run(argv, **changes)
     except OSError as error:
-        return p.fail(f"{message}{quote(argv[0])}: {error.strerror}", 127 if error.errno == 2 else 126)
+        message = message or f"failed to run command {quote(argv[0])}"
+        return p.fail(f"{message}: {error.strerror}", 127 if error.errno == 2 else 126)
 
 
 def printenv(p: Process) -> int:
@@ -88,17 +86,16 @@ def printenv(p: Process) -> int:
     return int(len(found) < len(names))
 
 
-def sleep(p: Process) -> int:
+def sleep(p: Process) -> None:
     _, operands = getopt(p.argv, "", least=1)
     total = sum(map(_seconds, operands))
     jobs_sleep(p.machine, total if total <= MOST_SLEEP else inf)
-    return 0
 
 
 def _seconds(interval: str, status: int = 1) -> float:
     found = re.fullmatch(r"(\d+\.?\d*|\.\d+|inf|infinity)([smhd]?)", interval)
     if not found:
-        raise Fail(f"invalid time interval {quote_locale(interval)}", status, try_help=True)
+        raise Fail(f"invalid time interval {quote_value(interval)}", status, try_help=True)
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
@@ -111,7 +108,7 @@ def timeout(p: Process) -> int:
     chosen, operands = getopt(p.argv, "k:s:v", long, permute=False, status=125, least=2)
     signal = signal_name(chosen.get("s", "TERM"))
     if signal is None:
-        raise Fail(f"{quote_locale(chosen['s'])}: invalid signal", 125, try_help=True)
+        raise Fail(f"{quote_value(chosen['s'])}: invalid signal", 125, try_help=True)
     limit = _seconds(operands[0], 125)
     machine, start = p.machine, p.machine.clock
     outer, steps = machine.deadline, machine.steps
@@ -130,58 +127,44 @@ def timeout(p: Process) -> int:
         machine.steps += steps - share
 
 
-def which(p: Process) -> int:
+def which(p: Process) -> int | None:
     options, names = getopt(p.argv, "as", permute=False, status=2)
-    status = 0
     for name in names:
-        places = (
-            [name] if "/" in name else [f"{folder}/{name}" for folder in p.env.get("PATH", "").split(":") if folder]
-        )
-        found = [place for place in places if p.exists(place) and _runs(p, place)]
-        if not found:
-            status = 1
+        folders = [""] if "/" in name else [f"{folder}/" for folder in p.env.get("PATH", "").split(":") if folder]
+        found = [folder + name for folder in folders if _runs(p, folder + name)]
+        p.failed = p.failed or int(not found)
         if "s" not in options:
             p.out("".join(place + "\n" for place in (found if "a" in options else found[:1])))
-    return status if names else 1
+    return None if names else 1
 
 
 def _runs(p: Process, path: str) -> bool:
-    node = p.lookup(path)
-    return node.kind == "file" and p.may(node, 1)
+    node = p.find(path)
+    return node is not None and node.kind == "file" and p.may(node, 1)
 
 
-def hostname(p: Process) -> int:
+def hostname(p: Process) -> None:
     _, names = getopt(p.argv, "sf", {"short": "s", "fqdn": "f"})
     if names:
         raise Fail("you must be root to change the host name")
     p.out(p.machine.hostname + "\n")
-    return 0
 
 
-def uname(p: Process) -> int:
-    long = {
-        "all": "a",
-        "kernel-name": "s",
-        "nodename": "n",
-        "kernel-release": "r",
-        "kernel-version": "v",
-        "machine": "m",
-    }
-    long |= {"operating-system": "o", "processor": "p", "hardware-platform": "i"}
+def uname(p: Process) -> None:
+    long = {"all": "a", "kernel-name": "s", "nodename": "n", "kernel-release": "r", "kernel-version": "v"}
+    long |= {"machine": "m", "operating-system": "o", "processor": "p", "hardware-platform": "i"}
     options, _ = getopt(p.argv, "asnrvmpio", long, most=0)
     flags = options or {"s"}
     values = KERNEL | {"n": p.machine.hostname}
     p.out(" ".join(values[flag] for flag in "snrvmpio" if flag in flags or "a" in flags) + "\n")
-    return 0
 
 
-def nproc(p: Process) -> int:
+def nproc(p: Process) -> None:
     p.out("1\n")
-    return 0
 
 
-def sync(p: Process) -> int:
-    return 0
+def sync(p: Process) -> None:
+    """Do nothing: files are in memory."""
 
 
 def nologin(p: Process) -> int:
@@ -201,19 +184,6 @@ def nohup(p: Process) -> int:
     return launched(p, words)
 
 
-COMMANDS = {
-    "date": date,
-    "env": env,
-    "printenv": printenv,
-    "sleep": sleep,
-    "timeout": timeout,
-    "which": which,
-    "hostname": hostname,
-    "uname": uname,
-    "nproc": nproc,
-    "sync": sync,
-    "nologin": nologin,
-    "nohup": nohup,
-    "nice": nohup,
-    "stdbuf": nohup,
-}
+ALL = (date, env, printenv, sleep, timeout, which, hostname, uname, nproc, sync, nologin, nohup)
+COMMANDS = {command.__name__: command for command in ALL}
+COMMANDS |= {"nice": nohup, "stdbuf": nohup}

@@ -3,29 +3,31 @@
 import io
 import tarfile
 
-from envs.simulators.shell.commands.gzip import packed, unpacked
+from envs.simulators.shell.commands.files import make_parents
+from envs.simulators.shell.commands.gzip import MAGIC, packed, unpacked
 from envs.simulators.shell.commands.modes import group_name, mode_text, user_name
-from envs.simulators.shell.commands.options import ordered
+from envs.simulators.shell.commands.options import Fail, attempt, failing, ordered
 from envs.simulators.shell.commands.times import show
-from envs.simulators.shell.files import text
+from envs.simulators.shell.files import bytes_of, text
 from envs.simulators.shell.patterns import matches
 from envs.simulators.shell.process import Process
 
 TAR = {"create": "c", "extract": "x", "get": "x", "list": "t", "gzip": "z", "file:": "f", "directory:": "C"}
 TAR |= {"verbose": "v", "exclude:": "X", "same-permissions": "p", "preserve-permissions": "p", "strip-components:": "1"}
 TAR |= {"no-same-owner": "4", "auto-compress": "a", "absolute-names": "P"}
+MANY = "You may not specify more than one '-Acdtrux', '--delete' or  '--test-label' option"
+NONE = "You must specify one of the '-Acdtrux', '--delete' or '--test-label' options"
+FATAL = "Error is not recoverable: exiting now"
 TAR_END = "Exiting with failure status due to previous errors"
 
 
-def tar(p: Process) -> int:
+def tar(p: Process) -> None:
     argv = list(p.argv)
     if len(argv) > 1 and not argv[1].startswith("-"):  # tar czf a.tgz b: the values follow in order
         letters = argv.pop(1)
         taking = [letter for letter in letters if letter in "fCX"]
-        values = argv[1 : 1 + len(taking)]
-        argv[1 : 1 + len(taking)] = [
-            word for letter, value in zip(taking, values, strict=False) for word in (f"-{letter}", value)
-        ]
+        pairs = zip([f"-{letter}" for letter in taking], argv[1:], strict=False)
+        argv[1 : 1 + len(taking)] = [word for pair in pairs for word in pair]
         argv[1:1] = [f"-{letter}" for letter in letters if letter not in "fCX"]
     operands, chosen, exclude = [], {}, []
     folder = "."
@@ -40,53 +42,49 @@ def tar(p: Process) -> int:
             chosen[flag] = value
     mode = [flag for flag in "cxt" if flag in chosen]
     if len(mode) != 1:
-        message = "You may not specify more than one '-Acdtrux', '--delete' or  '--test-label' option" if mode else (
-            "You must specify one of the '-Acdtrux', '--delete' or '--test-label' options")  # fmt: skip
-        p.fail(message)
-        p.stderr.write(f"Try '{p.argv[0]} --help' or '{p.argv[0]} --usage' for more information.\n")
-        return 2
+        raise _misused(p, MANY if mode else NONE)
     if mode[0] == "c":
-        return _create(p, chosen, operands, exclude)
-    return _extract(p, mode[0], chosen, folder, [name.rstrip("/") for _, name in operands], exclude)
+        _create(p, chosen, operands, exclude)
+    else:
+        _extract(p, mode[0], chosen, folder, [name.rstrip("/") for _, name in operands], exclude)
+    if p.failed:
+        raise Fail(TAR_END, 2)
+
+
+def _misused(p: Process, message: str) -> Fail:
+    name = p.argv[0]
+    hint = f"Try '{name} --help' or '{name} --usage' for more information."
+    return Fail(f"{name}: {message}\n{hint}", 2, plain=True)
+
+
+def _fatal(p: Process, *messages: str) -> Fail:
+    return Fail("\n".join(f"{p.argv[0]}: {line}" for line in (*messages, FATAL)), 2, plain=True)
 
 
 def _in_order(p: Process, argv: list[str]):
     """Yield options and operands in their order, as -C requires."""
-    words = argv[1:]
+    at = argv.index("--") if "--" in argv else len(argv)
+    words, rest = argv[1:at], argv[at + 1 :]
     while words:
-        word = words[0]
-        if word == "--":
-            yield from (("", name) for name in words[1:])
-            return
-        if not word.startswith("-") or word == "-":
+        options, words = ordered([argv[0], *words], "cxtzvf:C:pX:aP", TAR, permute=False, status=2)
+        yield from options
+        if words:
             yield "", words.pop(0)
-            continue
-        needs = 1
-        if word.startswith("--"):
-            name = word[2:].partition("=")[0]
-            needs += "=" not in word and any(key.rstrip(":").startswith(name) and key.endswith(":") for key in TAR)
-        else:
-            at = next((i for i, c in enumerate(word[1:], 1) if c in "fCX"), None)
-            needs += at is not None and at == len(word) - 1
-        yield from ordered([argv[0], *words[:needs]], "cxtzvf:C:pX:aP", TAR, status=2)[0]
-        del words[:needs]
+    yield from (("", name) for name in rest)
 
 
-def _create(p: Process, chosen: dict, operands: list, exclude: list[str]) -> int:
+def _create(p: Process, chosen: dict, operands: list, exclude: list[str]) -> None:
     name = chosen.get("f", "-")
     if not operands:
-        p.fail("Cowardly refusing to create an empty archive")
-        p.stderr.write(f"Try '{p.argv[0]} --help' or '{p.argv[0]} --usage' for more information.\n")
-        return 2
-    out, status = io.BytesIO(), 0
-    warned: set[str] = set()
+        raise _misused(p, "Cowardly refusing to create an empty archive")
+    out, warned = io.BytesIO(), set()
     say = p.out if name != "-" else p.stderr.write
     if name != "-":
         p.write(name, b"", append=True)  # it exists while its members are found
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
         target = p.lookup(name) if name != "-" and "z" not in chosen else None  # gzip writes it, unknown to tar
         for folder, operand in operands:
-            status = max(status, _add(p, archive, folder, operand, chosen, exclude, warned, say, target))
+            attempt(p, _add, p, archive, folder, operand, chosen, exclude, warned, say, target)
     data = out.getvalue()
     if "z" in chosen or ("a" in chosen and name.endswith((".gz", ".tgz"))):
         data = packed(data)
@@ -94,18 +92,12 @@ def _create(p: Process, chosen: dict, operands: list, exclude: list[str]) -> int
         p.out(data)
     else:
         p.write(name, data)
-    if status:
-        p.fail(TAR_END)
-    return status
 
 
-def _add(p, archive, folder: str, operand: str, chosen: dict, exclude: list, warned: set, say, target) -> int:
+def _add(p, archive, folder: str, operand: str, chosen: dict, exclude: list, warned: set, say, target) -> None:
     path = operand if operand.startswith("/") else f"{folder}/{operand}"
-    try:
+    with failing(f"{operand}: Cannot stat", 2):
         top = p.lookup(path, follow=False)
-    except OSError as error:
-        p.fail(f"{operand}: Cannot stat: {error.strerror}")
-        return 2
     todo = [(operand.rstrip("/") or "/", path, top)]
     while todo:
         shown, where, node = todo.pop()
@@ -127,16 +119,13 @@ def _add(p, archive, folder: str, operand: str, chosen: dict, exclude: list, war
         info.uname, info.gname = user_name(p, node.uid), group_name(p, node.gid)
         if node.kind == "dir":
             info.type = tarfile.DIRTYPE
-            todo += [
-                (f"{shown.rstrip('/')}/{child}", f"{where}/{child}", node.data[child])
-                for child in sorted(node.data, reverse=True)
-            ]
+            for child in sorted(node.data, reverse=True):
+                todo.append((f"{shown.rstrip('/')}/{child}", f"{where}/{child}", node.data[child]))
         elif node.kind == "link":
             info.type, info.linkname = tarfile.SYMTYPE, node.data
-        data = p.bytes_of(node) if node.kind == "file" else b""
+        data = bytes_of(node) if node.kind == "file" else b""
         info.size = len(data)
         archive.addfile(info, io.BytesIO(data))
-    return 0
 
 
 def _excluded(pattern: str, name: str) -> bool:
@@ -146,32 +135,24 @@ def _excluded(pattern: str, name: str) -> bool:
     return any(matches(pattern.rstrip("/"), part) for part in {*ends, *tails, *parts})
 
 
-def _extract(p: Process, mode: str, chosen: dict, folder: str, wanted: list[str], exclude: list[str]) -> int:
+def _extract(p: Process, mode: str, chosen: dict, folder: str, wanted: list[str], exclude: list[str]) -> None:
     name = chosen.get("f", "-")
     try:
         data = p.stdin if name == "-" else p.read(name)
     except OSError as error:
-        p.fail(f"{name}: Cannot open: {error.strerror}")
-        p.fail("Error is not recoverable: exiting now")
-        return 2
-    if not (p.exists(folder) and p.lookup(folder).kind == "dir"):
-        p.fail(f"{folder.removeprefix('./')}: Cannot open: No such file or directory")
-        p.fail("Error is not recoverable: exiting now")
-        return 2
+        raise _fatal(p, f"{name}: Cannot open: {error.strerror}") from None
+    if not p.is_dir(folder):
+        raise _fatal(p, f"{folder.removeprefix('./')}: Cannot open: No such file or directory")
+    if "z" in chosen and not data.startswith(MAGIC):
+        p.stderr.write("\ngzip: stdin: not in gzip format\n")
+        raise _fatal(p, "Child returned status 1")
     try:
-        packed = data[:2] == b"\x1f\x8b"
-        if "z" in chosen and not packed:
-            p.stderr.write("\ngzip: stdin: not in gzip format\n")
-            p.fail("Child returned status 1")
-            p.fail("Error is not recoverable: exiting now")
-            return 2
-        archive = tarfile.TarFile(fileobj=io.BytesIO(unpacked(data) if packed else data))
+        archive = tarfile.TarFile(fileobj=io.BytesIO(unpacked(data) if data.startswith(MAGIC) else data))
         members = archive.getmembers()
     except (tarfile.TarError, ValueError, EOFError):
-        p.fail("This does not look like a tar archive")
-        p.fail(TAR_END)
-        return 2
-    found, status = set(), 0
+        p.failed = p.fail("This does not look like a tar archive", 2)
+        return
+    found: set = set()
     for member in members:
         p.tick(8 + (member.size >> 8))
         shown = text(member.name.encode("utf-8", "surrogateescape"))
@@ -194,27 +175,19 @@ def _extract(p: Process, mode: str, chosen: dict, folder: str, wanted: list[str]
         try:
             _put(p, archive, member, folder, parts, chosen)
         except OSError as error:
-            p.fail(f"{shown}: Cannot open: {error.strerror}")
-            status = 2
+            p.failed = p.fail(f"{shown}: Cannot open: {error.strerror}", 2)
     for missing in [w for w in wanted if w not in found]:
-        p.fail(f"{missing}: Not found in archive")
-        status = 2
-    if status:
-        p.fail(TAR_END)
-    return status
+        p.failed = p.fail(f"{missing}: Not found in archive", 2)
 
 
 def _put(p: Process, archive, member, folder: str, parts: list[str], chosen: dict) -> None:
     """Make what a member of an archive holds."""
-    for count in range(1, len(parts)):
-        above = f"{folder}/" + "/".join(parts[:count])
-        if not p.exists(above):
-            p.mkdir(above)
     path = f"{folder}/" + "/".join(parts)
+    make_parents(p, path)
     if member.isdir():
         if not parts:
             return
-        node = p.lookup(path) if p.exists(path) else p.mkdir(path)
+        node = p.find(path) or p.mkdir(path)
     else:
         if p.exists(path, follow=False):
             p.unlink(path)

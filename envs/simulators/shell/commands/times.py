@@ -9,16 +9,8 @@ MONTHS = ["January", "February", "March", "April", "May", "June", "July", "Augus
 MONTHS += ["November", "December"]
 WEEKDAY = "(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*"
 LAST = 253402300799.0  # seconds: the end of the year 9999, beyond which nothing can be shown
-SECONDS = {
-    "sec": 1,
-    "second": 1,
-    "min": 60,
-    "minute": 60,
-    "hour": 3600,
-    "day": 86400,
-    "week": 604800,
-    "fortnight": 1209600,
-}
+SECONDS = {"sec": 1, "second": 1, "min": 60, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+SECONDS |= {"fortnight": 1209600}
 CLOCK_TIME = r"(?:^| )(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?: ?(am|pm)| ?([+-]) ?(\d{1,4})\b)?"
 
 
@@ -87,8 +79,7 @@ def parse_time(text: str, now: float, tz: str = "") -> float:
     if tz:
         ahead = zone(tz, now)[1]
         if named := re.search(r"(?<= )(utc|gmt|z)$", rest):
-            rest = rest[: named.start()] + "utc"
-            return parse_time(rest, now)
+            return parse_time(rest[: named.start()] + "utc", now)
         if re.search(r":\d\d ?[+-]\d", rest):
             return parse_time(rest, now)
         when = parse_time(rest, now + ahead)
@@ -217,29 +208,16 @@ def _fields(seconds: float, tz: str) -> tuple[dict, dict, dict, dict]:
     name, ahead = zone(tz, seconds) if tz else ("UTC", 0)
     at = moment(seconds + ahead)
     offset = f"{'-' if ahead < 0 else '+'}{abs(ahead) // 3600:02}{abs(ahead) % 3600 // 60:02}"
-    whole = int(seconds // 1)
-    hour = at.hour % 12 or 12
-    iso = at.isocalendar()
-    texts = {"A": DAYS[at.weekday()], "a": DAYS[at.weekday()][:3], "B": MONTHS[at.month - 1]}
-    texts |= {"b": texts["B"][:3], "h": texts["B"][:3], "p": "AM" if at.hour < 12 else "PM", "n": "\n", "t": "\t"}
-    texts |= {
-        "P": "am" if at.hour < 12 else "pm",
-        "Z": name,
-        "z": offset,
-        ":z": offset[:3] + ":" + offset[3:],
-        "%": "%",
-        "s": str(whole),
-    }
+    hour, day, half = at.hour % 12 or 12, at.timetuple().tm_yday, "AM" if at.hour < 12 else "PM"
+    year, week, _ = at.isocalendar()
+    texts = {"A": DAYS[at.weekday()], "B": MONTHS[at.month - 1], "p": half, "P": half.lower(), "n": "\n", "t": "\t"}
+    texts |= {"a": texts["A"][:3], "b": texts["B"][:3], "h": texts["B"][:3], "s": str(int(seconds // 1)), "%": "%"}
+    texts |= {"Z": name, "z": offset, ":z": offset[:3] + ":" + offset[3:]}
     numbers = {"d": (at.day, 2), "m": (at.month, 2), "y": (at.year % 100, 2), "Y": (at.year, 4), "H": (at.hour, 2)}
-    numbers |= {"I": (hour, 2), "M": (at.minute, 2), "S": (at.second, 2), "j": (at.timetuple().tm_yday, 3)}
-    numbers |= {"u": (at.isoweekday(), 1), "w": (at.isoweekday() % 7, 1), "C": (at.year // 100, 2), "G": (iso[0], 4)}
-    numbers |= {
-        "V": (iso[1], 2),
-        "g": (iso[0] % 100, 2),
-        "U": ((at.timetuple().tm_yday + 6 - at.isoweekday() % 7) // 7, 2),
-    }
-    numbers |= {"W": ((at.timetuple().tm_yday + 6 - at.weekday()) // 7, 2), "q": ((at.month + 2) // 3, 1)}
-    numbers |= {"N": (int(seconds % 1 * 1e9 + 0.5) % 10**9, 9)}
+    numbers |= {"I": (hour, 2), "M": (at.minute, 2), "S": (at.second, 2), "j": (day, 3), "u": (at.isoweekday(), 1)}
+    numbers |= {"w": (at.isoweekday() % 7, 1), "C": (at.year // 100, 2), "G": (year, 4), "g": (year % 100, 2)}
+    numbers |= {"V": (week, 2), "U": ((day + 6 - at.isoweekday() % 7) // 7, 2), "W": ((day + 6 - at.weekday()) // 7, 2)}
+    numbers |= {"q": ((at.month + 2) // 3, 1), "N": (int(seconds % 1 * 1e9 + 0.5) % 10**9, 9)}
     padded = {"e": (at.day, 2), "k": (at.hour, 2), "l": (hour, 2)}
     whole_forms = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y", "c": "%a %b %e %H:%M:%S %Y"}
     whole_forms |= {"x": "%m/%d/%y", "X": "%H:%M:%S", "r": "%I:%M:%S %p", "+": "%Y-%m-%d"}

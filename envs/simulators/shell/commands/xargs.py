@@ -10,7 +10,7 @@ from envs.simulators.shell.process import Process
 MOST_ARGUMENTS = 5000  # of one command
 
 
-def xargs(p: Process) -> int:
+def xargs(p: Process) -> int | None:
     long = {"null": "0", "arg-file:": "a", "delimiter:": "d", "replace::": "I", "max-lines::": "L", "max-args:": "n"}
     long |= {"no-run-if-empty": "r", "verbose": "t", "max-procs:": "P", "exit": "x", "max-chars:": "s"}
     chosen, command = getopt(p.argv, "0a:d:E:I:i::L:l::n:P:prs:tx", long, permute=False)
@@ -23,7 +23,8 @@ def xargs(p: Process) -> int:
     data = read(p, chosen["a"]) if "a" in chosen else read(p, "-")
     marker = chosen.get("I") or ("{}" if "I" in chosen or "i" in chosen else None)
     if "0" in chosen or "d" in chosen:
-        end = "\0" if "0" in chosen else _delimiter(chosen["d"])
+        escapes = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
+        end = "\0" if "0" in chosen else escapes.get(chosen["d"], chosen["d"][:1] or "\0")
         rows = [[item] for item in data.removesuffix(end).split(end)] if data else []
     elif marker is not None:
         rows = [line.lstrip(" \t") for line in data.split("\n") if line.strip(" \t")]
@@ -46,10 +47,6 @@ def _filled(p: Process, command: list[str], marker: str, item: str) -> list[str]
     if size > MAX_TEXT:
         raise Timeout
     return [part.replace(marker, item) for part in command]
-
-
-def _delimiter(value: str) -> str:
-    return {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}.get(value, value[:1] or "\0")
 
 
 def _unquoted(line: str) -> list[str]:
@@ -78,8 +75,7 @@ def _calls(command: list[str], rows: list[list[str]], chosen: dict) -> list[list
     return [command + group for group in groups]
 
 
-def _run_calls(p: Process, calls: list[list[str]], verbose: bool) -> int:
-    status = 0
+def _run_calls(p: Process, calls: list[list[str]], verbose: bool) -> int | None:
     for argv in calls:
         p.tick(10)
         if verbose:
@@ -91,8 +87,7 @@ def _run_calls(p: Process, calls: list[list[str]], verbose: bool) -> int:
         if ended == 255:
             return p.fail(f"{argv[0]}: exited with status 255; aborting", 124)
         if ended:
-            status = 123
-    return status
+            p.failed = 123
 
 
 COMMANDS = {"xargs": xargs}

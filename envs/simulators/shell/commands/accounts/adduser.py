@@ -1,13 +1,14 @@
 """Debian's adduser, addgroup, deluser and delgroup."""
 
 import re
+from itertools import count
 
 from envs.simulators.shell.commands.accounts.groups import group_number, remove_group
 from envs.simulators.shell.commands.accounts.passwords import secret
 from envs.simulators.shell.commands.accounts.tables import Accounts, find, names_in
 from envs.simulators.shell.commands.accounts.users import add
 from envs.simulators.shell.commands.files import Removal
-from envs.simulators.shell.commands.options import Fail, getopt
+from envs.simulators.shell.commands.options import Fail, attempt, getopt, required
 from envs.simulators.shell.files import text
 from envs.simulators.shell.process import Process
 
@@ -17,94 +18,104 @@ ADDUSER |= {"force-badname": "b", "allow-badname": "b", "allow-bad-names": "b", 
 ADDUSER |= {"firstuid:": "1", "lastuid:": "2", "debug": "D", "verbose": "v"}
 
 
-def adduser(p: Process) -> int:
-    """adduser and addgroup: a user, a system user, a group, or a user into a group."""
-    program = p.argv[0].rpartition("/")[2]
-    chosen, names = getopt(p.argv, "q", ADDUSER)
-    say = (lambda line: None) if "q" in chosen else lambda line: p.out(line + "\n")
-    if p.uid:
-        raise Fail("Only root may add a user or group to the system.")
-    if not names or len(names) > 2:
-        raise Fail("Only one or two names allowed.")
-    for_group = program == "addgroup" or ("r" in chosen and "S" not in chosen)
-    if len(names) == 2:
-        if for_group:
-            raise Fail("addgroup with two arguments is an unspecified operation.")
-        return _into_group(p, *names, say)
-    name, system = names[0], "S" in chosen
-    if name.isdecimal():
-        raise Fail(DIGITS)
-    shape = r"[a-z_][-a-z0-9_]*\$?" if not system else r"[A-Za-z_][-A-Za-z0-9_]*\$?"
-    if not re.fullmatch(shape, name) and "b" not in chosen:
-        raise Fail(BAD_NAME)
-    accounts = Accounts(p)
-    if for_group:
-        return _new_group(p, accounts, name, system, chosen, say)
-    if system:
-        raise Fail("--system is only simulated for groups; useradd -r makes a system user.")
-    if accounts.user(name):
-        raise Fail(f"The user `{name}' already exists.")
-    return _new_user(p, accounts, name, chosen, say)
-
-
 DIGITS = """To avoid ambiguity with numerical UIDs, usernames which
             consist of only digits are not allowed."""
 BAD_NAME = """Please enter a username matching the regular expression
             configured via the NAME_REGEX configuration variable.  Use the
             `--allow-bad-names' option to relax this check or reconfigure
             NAME_REGEX in configuration."""
+DELUSER = {"remove-home": "h", "remove-all-files": "h", "group": "r", "system": "S", "quiet": "q", "only-if-empty": "o"}
+DELUSER |= {"backup": "b", "backup-to:": "B"}
 
 
-def _into_group(p: Process, user: str, group: str, say) -> int:
-    accounts = Accounts(p)
-    if not accounts.user(user):
-        raise Fail(f"The user `{user}' does not exist.")
-    record = find(accounts.group, group)
-    if not record:
-        raise Fail(f"The group `{group}' does not exist.")
-    if user in names_in(record[3]):
-        p.fail(f"The user `{user}' is already a member of `{group}'.")
-        return 0
-    say(f"Adding user `{user}' to group `{group}' ...")
-    accounts.join(user, group)
-    accounts.save()
-    say("Done.")
-    return 0
+class Session:
+    """One call of these commands: the options, the tables, and the messages that -q hides."""
+
+    def __init__(self, p: Process, long: dict, what: str):
+        self.p = p
+        self.chosen, self.names = getopt(p.argv, "q", long)
+        if p.uid:
+            raise Fail(f"Only root may {what} the system.")
+        if not 0 < len(self.names) < 3:
+            raise Fail("Only one or two names allowed.")
+        self.name, self.accounts = self.names[0], Accounts(p)
+
+    def say(self, line: str) -> None:
+        if "q" not in self.chosen:
+            self.p.out(line + "\n")
+
+    def finish(self) -> None:
+        self.accounts.save()
+        self.say("Done.")
+
+    def group(self, name: str, status: int = 1) -> list[str]:
+        return required(find(self.accounts.group, name), f"The group `{name}' does not exist.", status)
+
+    def membership(self, no_user: int = 1, no_group: int = 1) -> tuple[str, str, bool]:
+        """Return the two operands, a user and a group, and whether the user is a member."""
+        user, group = self.names
+        required(self.accounts.user(user), f"The user `{user}' does not exist.", no_user)
+        return user, group, user in names_in(self.group(group, no_group)[3])
+
+
+def adduser(p: Process) -> None:
+    """adduser and addgroup: a user, a system user, a group, or a user into a group."""
+    session = Session(p, ADDUSER, "add a user or group to")
+    chosen, name, system = session.chosen, session.name, "S" in session.chosen
+    for_group = p.argv[0].rpartition("/")[2] == "addgroup" or ("r" in chosen and not system)
+    if len(session.names) == 2:
+        if for_group:
+            raise Fail("addgroup with two arguments is an unspecified operation.")
+        _into_group(session)
+        return
+    if name.isdecimal():
+        raise Fail(DIGITS)
+    shape = r"[a-z_][-a-z0-9_]*\$?" if not system else r"[A-Za-z_][-A-Za-z0-9_]*\$?"
+    if not re.fullmatch(shape, name) and "b" not in chosen:
+        raise Fail(BAD_NAME)
+    if for_group:
+        _new_group(session, system)
+        return
+    if system:
+        raise Fail("--system is only simulated for groups; useradd -r makes a system user.")
+    if session.accounts.user(name):
+        raise Fail(f"The user `{name}' already exists.")
+    _new_user(session)
+
+
+def _into_group(session: Session) -> None:
+    user, group, member = session.membership()
+    if member:
+        raise Fail(f"The user `{user}' is already a member of `{group}'.", 0)
+    session.say(f"Adding user `{user}' to group `{group}' ...")
+    session.accounts.join(user, group)
+    session.finish()
 
 
 def _first_free(used: list[str], least: int) -> int:
-    taken, number = set(used), least
-    while str(number) in taken:
-        number += 1
-    return number
+    return next(number for number in count(least) if str(number) not in used)
 
 
-def _new_group(p: Process, accounts: Accounts, name: str, system: bool, chosen: dict, say) -> int:
+def _new_group(session: Session, system: bool) -> None:
+    accounts, name, chosen = session.accounts, session.name, session.chosen
     if find(accounts.group, name):
-        raise Fail(
-            f"The group `{name}' already exists{' as a system group. Exiting' if system else ''}.", 0 if system else 1
-        )
+        raise Fail(f"The group `{name}' already exists{' as a system group. Exiting' * system}.", int(not system))
     gids = [record[2] for record in accounts.group]
     if chosen.get("i") in gids:
         raise Fail(f"The GID `{chosen['i']}' is already in use.")
-    uids = [record[2] for record in accounts.passwd]
-    gid = (
-        group_number(chosen["i"])
-        if "i" in chosen
-        else _first_free(gids + (uids if system else []), 100 if system else 1000)
-    )
-    say(f"Adding group `{name}' (GID {gid}) ...")
-    accounts.new_group(name, int(gid))
-    accounts.save()
-    say("Done.")
-    return 0
+    used = gids + [record[2] for record in accounts.passwd if system]
+    gid = int(group_number(chosen["i"]) if "i" in chosen else _first_free(used, 100 if system else 1000))
+    session.say(f"Adding group `{name}' (GID {gid}) ...")
+    accounts.new_group(name, gid)
+    session.finish()
 
 
-def _new_user(p: Process, accounts: Accounts, name: str, chosen: dict, say) -> int:
+def _new_user(session: Session) -> None:
     """Add a user with a group of the same name or --ingroup, a home, and a password from standard input."""
+    p, accounts, name, chosen, say = session.p, session.accounts, session.name, session.chosen, session.say
     joined = chosen.get("G")
-    if joined and not find(accounts.group, joined):
-        raise Fail(f"The group `{joined}' does not exist.")
+    if joined:
+        session.group(joined)
     ids, gids = ([record[2] for record in table] for table in (accounts.passwd, accounts.group))
     if chosen.get("u") in ids:
         raise Fail(f"The UID {chosen['u']} is already in use.")
@@ -112,11 +123,10 @@ def _new_user(p: Process, accounts: Accounts, name: str, chosen: dict, say) -> i
     uid = int(given[0]) if given else _first_free(ids + ([] if joined else gids), 1000)
     home, gecos = chosen.get("h") or f"/home/{name}", chosen.get("g", "")
     there = p.exists(home)
-    values = {"c": gecos if "," in gecos else gecos + ",,,", "d": home, "g": joined} | (
-        {} if "H" in chosen or there else {"m": ""}
-    )
+    values = {"c": gecos if "," in gecos else gecos + ",,,", "d": home}
     values["s"] = chosen.get("s") or ("/usr/sbin/nologin" if "l" in chosen else "/bin/bash")
-    add(p, accounts, name, uid, not joined, {flag: value for flag, value in values.items() if value is not None})
+    values |= ({"g": joined} if joined is not None else {}) | ({} if "H" in chosen or there else {"m": ""})
+    add(p, accounts, name, uid, not joined, values)
     gid = accounts.user(name)[3]
     say(f"Adding user `{name}' ...")
     if not joined:
@@ -139,70 +149,38 @@ def _new_user(p: Process, accounts: Accounts, name: str, chosen: dict, say) -> i
         say(f"Adding user `{name}' to group `users' ...")
         accounts.join(name, "users")
     accounts.save()
-    return 0
 
 
-def deluser(p: Process) -> int:
+def deluser(p: Process) -> None:
     """deluser and delgroup: a user, a group, or a user out of a group."""
-    program = p.argv[0].rpartition("/")[2]
-    long = {
-        "remove-home": "h",
-        "remove-all-files": "h",
-        "group": "r",
-        "system": "S",
-        "quiet": "q",
-        "only-if-empty": "o",
-    }
-    flags, names = getopt(p.argv, "q", long | {"backup": "b", "backup-to:": "B"})
-    say = (lambda line: None) if "q" in flags else lambda line: p.out(line + "\n")
-    if p.uid:
-        raise Fail("Only root may remove a user or group from the system.")
-    if not names or len(names) > 2:
-        raise Fail("Only one or two names allowed.")
-    accounts = Accounts(p)
-    if len(names) == 2:
-        return _out_of_group(accounts, *names, say)
-    name = names[0]
-    if program == "delgroup" or "r" in flags:
-        if not find(accounts.group, name):
-            raise Fail(f"The group `{name}' does not exist.", 3)
-        if "o" in flags and names_in(find(accounts.group, name)[3]):
+    session = Session(p, DELUSER, "remove a user or group from")
+    accounts, name, flags, say = session.accounts, session.name, session.chosen, session.say
+    if len(session.names) == 2:
+        user, group, member = session.membership(2, 3)
+        if not member:
+            raise Fail(f"The user `{user}' is not a member of group `{group}'.", 6)
+        say(f"Removing user `{user}' from group `{group}' ...")
+        accounts.leave(user, group)
+        session.finish()
+        return
+    if p.argv[0].rpartition("/")[2] == "delgroup" or "r" in flags:
+        if names_in(session.group(name, 3)[3]) and "o" in flags:
             raise Fail(f"The group `{name}' is not empty!", 5)
         say(f"Removing group `{name}' ...")
-        status = remove_group(p, name, False, "groupdel")
-        if status:
-            return p.fail(f"`/sbin/groupdel {name}' returned error code {status}. Exiting.")
+        if not attempt(p, remove_group, accounts, name, False, "groupdel"):
+            raise Fail(f"`/sbin/groupdel {name}' returned error code {p.failed}. Exiting.")
         say("Done.")
-        return 0
-    user = accounts.user(name)
-    if not user:
-        raise Fail(f"The user `{name}' does not exist.", 2)
+        return
+    user = required(accounts.user(name), f"The user `{name}' does not exist.", 2)
     p.fail("`/usr/bin/crontab' not executed. Skipping crontab removal. Package `cron' required.")
     if "h" in flags:
         say("Looking for files to backup/remove ...")
         say("Removing files ...")
-        if p.exists(user[5]) and p.lookup(user[5]) is not p.machine.root:
-            Removal(p, {"r", "f"}).start(user[5])
+        if p.find(user[5]) not in (None, p.machine.root):
+            attempt(p, Removal(p, {"r", "f"}).start, user[5])
     say(f"Removing user `{name}' ...")
     accounts.remove_user(name)
-    accounts.save()
-    say("Done.")
-    return 0
-
-
-def _out_of_group(accounts: Accounts, user: str, group: str, say) -> int:
-    if not accounts.user(user):
-        raise Fail(f"The user `{user}' does not exist.", 2)
-    record = find(accounts.group, group)
-    if not record:
-        raise Fail(f"The group `{group}' does not exist.", 3)
-    if user not in names_in(record[3]):
-        raise Fail(f"The user `{user}' is not a member of group `{group}'.", 6)
-    say(f"Removing user `{user}' from group `{group}' ...")
-    accounts.leave(user, group)
-    accounts.save()
-    say("Done.")
-    return 0
+    session.finish()
 
 
 COMMANDS = {"adduser": adduser, "addgroup": adduser, "deluser": deluser, "delgroup": deluser}

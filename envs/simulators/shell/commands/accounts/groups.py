@@ -1,15 +1,7 @@
 """groupadd, groupmod, groupdel and gpasswd."""
 
-from envs.simulators.shell.commands.accounts.tables import (
-    Accounts,
-    find,
-    names_in,
-    need_root,
-    usage_error,
-    usage_options,
-    valid_name,
-)
-from envs.simulators.shell.commands.options import Fail
+from envs.simulators.shell.commands.accounts.tables import Accounts, find, names_in, opened, valid_name
+from envs.simulators.shell.commands.options import Fail, required
 from envs.simulators.shell.process import Process
 
 
@@ -19,18 +11,16 @@ def group_number(value: str) -> str:
     return str(int(value))
 
 
-def groupadd(p: Process) -> int:
-    usage = "groupadd [options] GROUP"
+def groupadd(p: Process) -> None:
     long = {"force": "f", "gid:": "g", "key:": "K", "non-unique": "o", "password:": "p", "system": "r", "users:": "U"}
-    chosen, names = usage_options(p, "fg:K:op:rU:", long, usage, least=1)
+    accounts, chosen, (name,) = opened(p, "groupadd [options] GROUP", "fg:K:op:rU:", long, least=1)
     gid = group_number(chosen["g"]) if "g" in chosen else None
-    name, accounts = names[0], Accounts(p)
     if not valid_name(name):
         raise Fail(f"'{name}' is not a valid group name", 3)
-    need_root(p, "/etc/group")
+    accounts.need_root("/etc/group")
     if find(accounts.group, name):
         if "f" in chosen:
-            return 0
+            return
         raise Fail(f"group '{name}' already exists", 9)
     if gid is not None and "o" not in chosen and find(accounts.group, gid, 2):
         if "f" not in chosen:
@@ -39,85 +29,61 @@ def groupadd(p: Process) -> int:
     number = int(gid) if gid is not None else accounts.free_id(accounts.group, "r" in chosen, "GID")
     accounts.new_group(name, number, chosen.get("p", ""), chosen.get("U", ""))
     accounts.save()
-    return 0
 
 
-def groupdel(p: Process) -> int:
-    usage = "groupdel [options] GROUP"
-    options, names = usage_options(p, "f", {"force": "f"}, usage, least=1)
-    return remove_group(p, names[0], bool(options), p.argv[0])
+def groupdel(p: Process) -> None:
+    accounts, options, (name,) = opened(p, "groupdel [options] GROUP", "f", {"force": "f"}, least=1)
+    remove_group(accounts, name, bool(options), p.argv[0])
 
 
-def remove_group(p: Process, name: str, force: bool, program: str) -> int:
-    accounts = Accounts(p)
+def remove_group(accounts: Accounts, name: str, force: bool, program: str) -> None:
     group = find(accounts.group, name)
     if not group:
-        p.stderr.write(f"{program}: group '{name}' does not exist\n")
-        return 6
-    need_root(p, "/etc/group")
+        raise Fail(f"{program}: group '{name}' does not exist", 6, plain=True)
+    accounts.need_root("/etc/group")
     primary = find(accounts.passwd, group[2], 3)
     if primary and not force:
-        p.stderr.write(f"{program}: cannot remove the primary group of user '{primary[0]}'\n")
-        return 8
+        raise Fail(f"{program}: cannot remove the primary group of user '{primary[0]}'", 8, plain=True)
     accounts.remove_group(name)
     accounts.save()
-    return 0
 
 
-def groupmod(p: Process) -> int:
-    usage = "groupmod [options] GROUP"
+def groupmod(p: Process) -> None:
     long = {"gid:": "g", "new-name:": "n", "non-unique": "o"}
-    chosen, names = usage_options(p, "g:n:o", long, usage, least=1)
-    gid = group_number(chosen["g"]) if "g" in chosen else None
-    accounts, name, new = Accounts(p), names[0], chosen.get("n", names[0])
-    group, secrets = find(accounts.group, name), find(accounts.gshadow, name)
-    if not group:
-        raise Fail(f"group '{name}' does not exist", 6)
+    accounts, chosen, (name,) = opened(p, "groupmod [options] GROUP", "g:n:o", long, least=1)
+    gid, new = group_number(chosen["g"]) if "g" in chosen else None, chosen.get("n", name)
+    group = required(find(accounts.group, name), f"group '{name}' does not exist", 6)
+    secrets = find(accounts.gshadow, name)
     if new != name and not valid_name(new):
         raise Fail(f"invalid group name '{new}'", 3)
     if new != name and find(accounts.group, new):
         raise Fail(f"group '{new}' already exists", 9)
-    need_root(p, "/etc/group")
+    accounts.need_root("/etc/group")
     if gid is not None and gid != group[2]:
         if "o" not in chosen and find(accounts.group, gid, 2):
             raise Fail(f"GID '{gid}' already exists", 4)
         for user in accounts.passwd:
             user[3] = gid if user[3] == group[2] else user[3]
         group[2] = gid
-    for record in (group, secrets):
-        if record:
-            record[0] = new
+    for record in filter(None, (group, secrets)):
+        record[0] = new
     accounts.save()
-    return 0
 
 
-def gpasswd(p: Process) -> int:
-    usage = "gpasswd [option] GROUP"
-    long = {
-        "add:": "a",
-        "delete:": "d",
-        "remove-password": "r",
-        "restrict": "R",
-        "members:": "M",
-        "administrators:": "A",
-    }
-    chosen, names = usage_options(p, "a:d:rRM:A:", long, usage, least=1)
+def gpasswd(p: Process) -> None:
+    long = {"add:": "a", "delete:": "d", "remove-password": "r", "restrict": "R", "members:": "M"}
+    long |= {"administrators:": "A"}
+    accounts, chosen, (name,) = opened(p, "gpasswd [option] GROUP", "a:d:rRM:A:", long, least=1)
     if len(set(chosen) - {"A", "M"}) + bool({"A", "M"} & set(chosen)) != 1:
-        raise usage_error(p, usage)
-    accounts, name = Accounts(p), names[0]
+        raise accounts.misused()
     named = [chosen["a"]] if "a" in chosen else names_in(chosen.get("A")) + names_in(chosen.get("M"))
     unknown = [user for user in named if not accounts.user(user)]
-    for user in unknown:
-        p.fail(f"user '{user}' does not exist")
     if unknown:
-        return 3
-    group = find(accounts.group, name)
-    if not group:
-        raise Fail(f"group '{name}' does not exist in /etc/group", 3)
+        raise Fail("\n".join(f"{p.argv[0]}: user '{user}' does not exist" for user in unknown), 3, plain=True)
+    group = required(find(accounts.group, name), f"group '{name}' does not exist in /etc/group", 3)
+    if not find(accounts.gshadow, name):
+        accounts.gshadow.append([name, "!", "", group[3]])
     secrets = find(accounts.gshadow, name)
-    if secrets is None:
-        secrets = [name, "!", "", group[3]]
-        accounts.gshadow.append(secrets)
     me = find(accounts.passwd, str(p.uid), 2)
     if p.uid and ({"A", "M"} & set(chosen) or not me or me[0] not in names_in(secrets[2])):
         raise Fail("Permission denied.")
@@ -136,7 +102,6 @@ def gpasswd(p: Process) -> int:
     if "M" in chosen:
         group[3] = secrets[3] = chosen["M"]
     accounts.save()
-    return 0
 
 
 COMMANDS = {"groupadd": groupadd, "groupdel": groupdel, "groupmod": groupmod, "gpasswd": gpasswd}

@@ -1,13 +1,14 @@
 """id, groups, whoami, getent and su."""
 
 from envs.simulators.shell.commands.modes import group_name, user_name
-from envs.simulators.shell.commands.options import Fail, getopt, quote_locale
+from envs.simulators.shell.commands.options import Fail, getopt, quote_value
+from envs.simulators.shell.commands.system import launched
 from envs.simulators.shell.process import Process
 
 DATABASES = {"passwd": (0, 2), "group": (0, 2), "shadow": (0,), "gshadow": (0,)}  # columns that keys are looked up in
 
 
-def id_(p: Process) -> int:
+def id_(p: Process) -> None:
     long = {"user": "u", "group": "g", "groups": "G", "name": "n", "real": "r", "zero": "z", "context": "Z"}
     flags, names = getopt(p.argv, "agGnruzZ", long)
     flags = set(flags)
@@ -18,14 +19,12 @@ def id_(p: Process) -> int:
         raise Fail("cannot print only names or real IDs in default format")
     if "z" in flags and not only:
         raise Fail("option --zero not permitted in default format")
-    status = 0
     for name in names or [None]:
         found = _ids(p, name)
         if found is None:
-            status = p.fail(f"{quote_locale(name)}: no such user")
+            p.failed = p.fail(f"{quote_value(name)}: no such user")
             continue
         p.out(_shown(p, *found, only, "n" in flags) + ("\0" if "z" in flags else "\n"))
-    return status
 
 
 def _ids(p: Process, name: str | None) -> tuple[int, int, list[int]] | None:
@@ -53,28 +52,25 @@ def _shown(p: Process, uid: int, gid: int, groups: list[int], only: set, names: 
     return f"uid={both(uid, p.machine.user(uid))} gid={both(gid, p.machine.group(gid))} groups={every}"
 
 
-def groups(p: Process) -> int:
+def groups(p: Process) -> None:
     _, names = getopt(p.argv, "")
-    status = 0
     for name in names or [None]:
         found = _ids(p, name) if name is None or p.machine.user(name) else None
         if found is None:
-            status = p.fail(f"{quote_locale(name)}: no such user")
+            p.failed = p.fail(f"{quote_value(name)}: no such user")
             continue
         prefix = f"{name} : " if name else ""
         p.out(prefix + " ".join(group_name(p, group) for group in found[2]) + "\n")
-    return status
 
 
-def whoami(p: Process) -> int:
+def whoami(p: Process) -> None:
     getopt(p.argv, "", most=0)
     if not p.machine.user(p.uid):
         raise Fail(f"cannot find name for user ID {p.uid}")
     p.out(user_name(p, p.uid) + "\n")
-    return 0
 
 
-def getent(p: Process) -> int:
+def getent(p: Process) -> int | None:
     hint = "Try `getent --help' or `getent --usage' for more information."
     _, names = getopt(p.argv, "")
     if not names:
@@ -87,16 +83,13 @@ def getent(p: Process) -> int:
     records = p.machine.records(f"/etc/{database}")
     if not keys:
         p.out("".join(":".join(record) + "\n" for record in records))
-        return 0
-    status = 0
     for key in keys:
         columns = [column for column in DATABASES[database] if column == 0 or key.isdecimal()]
         found = next((r for c in columns for r in records if len(r) > c and r[c] == key), None)
         if found:
             p.out(":".join(found) + "\n")
         else:
-            status = 2
-    return status
+            p.failed = 2
 
 
 def su(p: Process) -> int:
@@ -130,10 +123,7 @@ def su(p: Process) -> int:
         changes["cwd"] = p.realpath(user[5]) if there else p.cwd
     argv = [shell, *(["-c", chosen["c"]] if "c" in chosen else []), *operands]
     changes["name"] = "-" * login + shell.rpartition("/")[2]
-    try:
-        return p.run(argv, **changes)
-    except OSError as error:
-        return p.fail(f"failed to execute {argv[0]}: {error.strerror}", 127 if error.errno == 2 else 126)
+    return launched(p, argv, f"failed to execute {shell}", **changes)
 
 
 COMMANDS = {"id": id_, "groups": groups, "whoami": whoami, "getent": getent, "su": su}

@@ -2,9 +2,10 @@
 
 import re
 
-from envs.simulators.shell.commands.options import Fail, getopt
+from envs.simulators.shell.commands.files import make_parents
+from envs.simulators.shell.commands.options import Fail, getopt, required
 from envs.simulators.shell.commands.times import TimeError, parse_time
-from envs.simulators.shell.files import raw, text
+from envs.simulators.shell.files import bytes_of, raw, text
 from envs.simulators.shell.process import Process
 from envs.simulators.shell.records import IS_RECORD
 
@@ -13,26 +14,18 @@ NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,30}[A-Za-z0-9_.$-]?")
 DAY = 86400
 
 
-def usage_options(
-    p: Process, short: str, long: dict, usage: str, status: int = 2, least: int = 0, most: int = 1
-) -> tuple[dict, list[str]]:
-    """Parse options as getopt does; print the usage for an invalid one, and for too few or too many operands."""
+def opened(
+    p: Process, usage: str, short: str, long: dict, status: int = 2, least: int = 0
+) -> tuple["Accounts", dict, list[str]]:
+    """Return the tables, the options as getopt does, and at most one name; Fail with the usage for an invalid line."""
+    accounts = Accounts(p, usage)
     try:
         options, names = getopt(p.argv, short, long, status=status)
     except Fail as failure:
-        raise usage_error(p, usage, failure.message, status) from None
-    if not least <= len(names) <= most:
-        raise usage_error(p, usage, status=status)
-    return options, names
-
-
-def usage_error(p: Process, usage: str, message: str = "", status: int = 2) -> Fail:
-    return Fail((f"{p.argv[0]}: {message}\n" if message else "") + f"Usage: {usage}", status, plain=True)
-
-
-def need_root(p: Process, path: str = "/etc/passwd") -> None:
-    if p.uid:
-        raise Fail(f"{p.argv[0]}: Permission denied.\n{p.argv[0]}: cannot lock {path}; try again later.", 1, plain=True)
+        raise accounts.misused(failure.message, status) from None
+    if not least <= len(names) <= 1:
+        raise accounts.misused(status=status)
+    return accounts, options, names
 
 
 class Accounts:
@@ -41,8 +34,8 @@ class Accounts:
     Invalid lines are ignored and stay in the files.
     """
 
-    def __init__(self, p: Process):
-        self.p = p
+    def __init__(self, p: Process, usage: str = ""):
+        self.p, self.usage = p, usage
         self.tables: dict[str, list[list[str]]] = {}
         self.others: dict[str, dict[int, str]] = {}  # by their places
         self.before: dict[str, str] = {}
@@ -56,8 +49,16 @@ class Accounts:
             known = [bool(IS_RECORD[f"/etc/{name}"](line)) for line in lines]
             self.tables[name] = [line.split(":") for line, sound in zip(lines, known, strict=True) if sound]
             self.others[name] = {i: line for i, line in enumerate(lines) if not known[i]}
-        self.passwd, self.group = self.tables.setdefault("passwd", []), self.tables.setdefault("group", [])
-        self.shadow, self.gshadow = self.tables.setdefault("shadow", []), self.tables.setdefault("gshadow", [])
+        self.passwd, self.group, self.shadow, self.gshadow = (self.tables.setdefault(name, []) for name in FILES[:4])
+
+    def misused(self, message: str = "", status: int = 2) -> Fail:
+        what = f"{self.p.argv[0]}: {message}\n" if message else ""
+        return Fail(f"{what}Usage: {self.usage}", status, plain=True)
+
+    def need_root(self, path: str = "/etc/passwd") -> None:
+        if self.p.uid:
+            name = self.p.argv[0]
+            raise Fail(f"{name}: Permission denied.\n{name}: cannot lock {path}; try again later.", plain=True)
 
     def save(self) -> None:
         for name, records in self.tables.items():
@@ -66,8 +67,7 @@ class Accounts:
                 lines.insert(place, line)
             data = "".join(line + "\n" for line in lines)
             if data != self.before.get(name, ""):
-                mode = 0o640 if "shadow" in name else 0o644
-                self.p.write(f"/etc/{name}", raw(data), mode=mode)
+                self.p.write(f"/etc/{name}", raw(data), mode=0o640 if "shadow" in name else 0o644)
 
     def user(self, key: str) -> list[str] | None:
         return find(self.passwd, key)
@@ -89,19 +89,16 @@ class Accounts:
         return int(said, 8) & 0o7777 if set(said) <= set("01234567") else 0o750
 
     def free_id(self, table: list[list[str]], system: bool, kind: str) -> int:
-        """Return the number for a new user ("UID") or group ("GID"): above the highest, for the system below the
-        lowest."""
-        low = int(self.setting(f"SYS_{kind}_MIN" if system else f"{kind}_MIN", "100" if system else "1000"))
-        high = int(self.setting(f"SYS_{kind}_MAX" if system else f"{kind}_MAX", "999" if system else "60000"))
+        """Return the number of a new user ("UID") or group ("GID"): above the highest, or below the system's lowest."""
+        prefix, lowest, highest = ("SYS_", "100", "999") if system else ("", "1000", "60000")
+        low, high = int(self.setting(f"{prefix}{kind}_MIN", lowest)), int(self.setting(f"{prefix}{kind}_MAX", highest))
         used = {int(record[2]) for record in table}
         inside = [number for number in used if low <= number <= high]
         number = (min(inside) - 1 if system else max(inside) + 1) if inside else high if system else low
         if low <= number <= high:
             return number
         free = next((n for n in (range(high, low - 1, -1) if system else range(low, high + 1)) if n not in used), None)
-        if free is None:
-            raise Fail(f"Can't get unique {'system ' if system else ''}{kind} (no more available {kind}s)", 4)
-        return free
+        return required(free, f"Can't get unique {'system ' * system}{kind} (no more available {kind}s)", 4)
 
     def new_group(self, name: str, gid: int, password: str = "", members: str = "") -> None:
         self.group.append([name, "x", str(gid), members])
@@ -109,23 +106,19 @@ class Accounts:
 
     def secrets(self, name: str) -> list[str]:
         """Return a user's record in /etc/shadow, made if it is missing."""
-        record = find(self.shadow, name)
-        if record is None:
-            record = [name, "!", *[""] * 7]
-            self.shadow.append(record)
-        return record
+        if not find(self.shadow, name):
+            self.shadow.append([name, "!", *[""] * 7])
+        return find(self.shadow, name)
 
     def join(self, user: str, group: str) -> None:
-        """Make a user a member of a group."""
         for table in (self.group, self.gshadow):
             if record := find(table, group):
-                members = [name for name in record[3].split(",") if name]
-                record[3] = ",".join(members if user in members else [*members, user])
+                record[3] = ",".join(dict.fromkeys([*names_in(record[3]), user]))
 
     def leave(self, user: str, group: str) -> None:
         for table in (self.group, self.gshadow):
             if record := find(table, group):
-                record[3] = ",".join(name for name in record[3].split(",") if name and name != user)
+                record[3] = without(record[3], user)
 
     def member_of(self, user: str) -> list[str]:
         return [record[0] for record in self.group if user in record[3].split(",")]
@@ -133,18 +126,15 @@ class Accounts:
     def remove_user(self, name: str) -> None:
         """Remove a user's records, memberships and, if nobody else uses it, the group of the same name."""
         user = self.user(name)
-        for key in ("passwd", "shadow", "subuid", "subgid"):
-            if key in self.tables:
-                self.tables[key][:] = [record for record in self.tables[key] if record[0] != name]
+        for key in {"passwd", "shadow", "subuid", "subgid"} & set(self.tables):
+            self.tables[key][:] = [record for record in self.tables[key] if record[0] != name]
         for group in self.member_of(name):
             self.leave(name, group)
         for record in self.gshadow:
-            record[2] = ",".join(admin for admin in record[2].split(",") if admin and admin != name)
+            record[2] = without(record[2], name)
         own = find(self.group, name)
-        if own and user and own[2] == user[3]:
-            others = [record for record in self.passwd if record[3] == own[2]]
-            if not others and not own[3]:
-                self.remove_group(name)
+        if own and user and own[2] == user[3] and not own[3] and not find(self.passwd, own[2], 3):
+            self.remove_group(name)
 
     def remove_group(self, name: str) -> None:
         for table in (self.group, self.gshadow):
@@ -169,6 +159,10 @@ def names_in(names: str | None) -> list[str]:
     return [name for name in (names or "").split(",") if name]
 
 
+def without(names: str, name: str) -> str:
+    return ",".join(other for other in names_in(names) if other != name)
+
+
 def valid_name(name: str) -> bool:
     return bool(NAME.fullmatch(name)) and len(name) <= 32 and name not in (".", "..")
 
@@ -189,33 +183,28 @@ def warn_shell(p: Process, shell: str) -> None:
     """Warn of a shell that cannot run; Fail if it is not a path."""
     if shell and (not shell.startswith("/") or ":" in shell):
         raise Fail(f"invalid shell '{shell}'", 3)
-    if shell and not (p.exists(shell) and p.lookup(shell).kind != "dir" and p.lookup(shell).mode & 0o111):
+    node = p.find(shell)
+    if shell and not (node and node.kind != "dir" and node.mode & 0o111):
         p.fail(f"Warning: missing or non-executable shell '{shell}'")
 
 
 def fill_home(p: Process, home: str, uid: int, gid: int, mode: int, skel: str = "/etc/skel") -> None:
     """Make a new home folder and copy the skeleton into it."""
-    parts = home.strip("/").split("/")
-    for i in range(1, len(parts)):
-        above = "/" + "/".join(parts[:i])
-        if not p.exists(above):
-            p.mkdir(above, 0o755)
+    make_parents(p, home)
     node = p.mkdir(home)
-    node.mode = mode
-    node.uid, node.gid = uid, gid
-    if p.exists(skel) and p.lookup(skel).kind == "dir":
+    node.mode, node.uid, node.gid = mode, uid, gid
+    if p.is_dir(skel):
         _copy_below(p, skel, home, uid, gid)
 
 
 def _copy_below(p: Process, source: str, into: str, uid: int, gid: int) -> None:
     for name in sorted(p.lookup(source).data):
-        node = p.lookup(f"{source}/{name}", follow=False)
-        path = f"{into}/{name}"
+        node, path = p.lookup(f"{source}/{name}", follow=False), f"{into}/{name}"
         if node.kind == "dir":
             made = p.mkdir(path)
             _copy_below(p, f"{source}/{name}", path, uid, gid)
         elif node.kind == "link":
             made = p.symlink(node.data, path)
         else:
-            made = p.write(path, p.bytes_of(node))
+            made = p.write(path, bytes_of(node))
         made.mode, made.uid, made.gid = node.mode, uid, gid

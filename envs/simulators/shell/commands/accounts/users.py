@@ -1,20 +1,10 @@
 """useradd, usermod and userdel."""
 
-from envs.simulators.shell.commands.accounts.tables import (
-    Accounts,
-    days,
-    fill_home,
-    find,
-    names_in,
-    need_root,
-    usage_error,
-    usage_options,
-    valid_name,
-    warn_shell,
-)
+from envs.simulators.shell.commands.accounts import tables
+from envs.simulators.shell.commands.accounts.tables import Accounts, days, find, names_in, opened, valid_name
 from envs.simulators.shell.commands.files import Removal
 from envs.simulators.shell.commands.modes import tree
-from envs.simulators.shell.commands.options import Fail
+from envs.simulators.shell.commands.options import Fail, attempt, required
 from envs.simulators.shell.files import text
 from envs.simulators.shell.process import Process
 
@@ -27,17 +17,15 @@ USERMOD |= {"gid:": "g", "groups:": "G", "login:": "l", "lock": "L", "move-home"
 USERMOD |= {"password:": "p", "remove": "r", "shell:": "s", "uid:": "u", "unlock": "U"}
 
 
-def useradd(p: Process) -> int:
+def useradd(p: Process) -> None:
     usage = "useradd [options] LOGIN\n       useradd -D\n       useradd -D [options]"
-    chosen, names = usage_options(p, "b:c:d:e:f:g:G:k:K:lmMNop:rs:u:U", USERADD, usage, least=1)
-    accounts = Accounts(p)
+    accounts, chosen, (name,) = opened(p, usage, "b:c:d:e:f:g:G:k:K:lmMNop:rs:u:U", USERADD, least=1)
     _check(p, accounts, chosen, "comment")
     if "U" in chosen and "g" in chosen:
-        raise usage_error(p, usage, "options -U and -g conflict")
-    name = names[0]
+        raise accounts.misused("options -U and -g conflict")
     if not valid_name(name) and "B" not in chosen:
         raise Fail(f"invalid user name '{name}': use --badname to ignore", 3)
-    need_root(p)
+    accounts.need_root()
     if accounts.user(name):
         raise Fail(f"user '{name}' already exists", 9)
     own = "U" in chosen or ("g" not in chosen and "N" not in chosen)
@@ -47,7 +35,6 @@ def useradd(p: Process) -> int:
     if "u" in chosen and "o" not in chosen and find(accounts.passwd, str(uid), 2):
         raise Fail(f"UID {uid} is not unique", 4)
     add(p, accounts, name, uid, own, chosen)
-    return 0
 
 
 def _default_shell(p: Process) -> str:
@@ -72,7 +59,7 @@ def _check(p: Process, accounts: Accounts, chosen: dict, comment: str) -> None:
         if flag == "G":
             _check_groups(p, accounts, value)
         if flag == "s":
-            warn_shell(p, value)
+            tables.warn_shell(p, value)
         if flag == "u" and not (value.isdecimal() and len(value) < 10):
             raise Fail(f"invalid user ID '{value}'", 3)
         if flag == "l" and value and not valid_name(value):
@@ -81,11 +68,8 @@ def _check(p: Process, accounts: Accounts, chosen: dict, comment: str) -> None:
 
 def _check_groups(p: Process, accounts: Accounts, value: str) -> None:
     """Fail if a group of a list does not exist, and name each such group."""
-    unknown = [key for key in names_in(value) if not accounts.named_group(key)]
-    for key in unknown:
-        p.fail(f"group '{key}' does not exist")
-    if unknown:
-        raise Fail(status=6)
+    if unknown := [key for key in names_in(value) if not accounts.named_group(key)]:
+        raise Fail("\n".join(f"{p.argv[0]}: group '{key}' does not exist" for key in unknown), 6, plain=True)
 
 
 def add(p: Process, accounts: Accounts, name: str, uid: int, own: bool, chosen: dict) -> None:
@@ -116,17 +100,14 @@ def add(p: Process, accounts: Accounts, name: str, uid: int, own: bool, chosen: 
             p.fail(f"warning: the home directory {home} already exists.")
             p.fail("Not copying any file from skel directory into it.")
         else:
-            fill_home(p, home, uid, gid, accounts.home_mode(), chosen.get("k", "/etc/skel"))
+            tables.fill_home(p, home, uid, gid, accounts.home_mode(), chosen.get("k", "/etc/skel"))
 
 
 def userdel(p: Process) -> int:
-    usage = "userdel [options] LOGIN"
-    flags, (name,) = usage_options(p, "frZ", {"force": "f", "remove": "r"}, usage, least=1)
-    accounts = Accounts(p)
-    user = accounts.user(name)
-    if not user:
-        raise Fail(f"user '{name}' does not exist", 6)
-    need_root(p)
+    long = {"force": "f", "remove": "r"}
+    accounts, flags, (name,) = opened(p, "userdel [options] LOGIN", "frZ", long, least=1)
+    user = required(accounts.user(name), f"user '{name}' does not exist", 6)
+    accounts.need_root()
     accounts.remove_user(name)
     accounts.save()
     if "r" in flags:
@@ -139,34 +120,30 @@ def _remove_home(p: Process, name: str, home: str) -> None:
         p.fail(f"{name} mail spool (/var/mail/{name}) not found")
     else:
         p.unlink(f"/var/mail/{name}")
-    if p.exists(home) and p.lookup(home) is not p.machine.root:
-        Removal(p, {"r", "f"}).start(home)
+    if p.find(home) not in (None, p.machine.root):
+        attempt(p, Removal(p, {"r", "f"}).start, home)
     else:
         p.fail(f"{name} home directory ({home}) not found")
 
 
-def usermod(p: Process) -> int:
-    usage = "usermod [options] LOGIN"
-    chosen, names = usage_options(p, "abc:d:e:f:g:G:l:Lmop:rs:u:U", USERMOD, usage, least=1)
-    accounts = Accounts(p)
+def usermod(p: Process) -> None:
+    accounts, chosen, (name,) = opened(p, "usermod [options] LOGIN", "abc:d:e:f:g:G:l:Lmop:rs:u:U", USERMOD, least=1)
     _check(p, accounts, chosen, "field")
     groups = [accounts.named_group(key)[0] for key in names_in(chosen["G"])] if "G" in chosen else None
-    user = accounts.user(names[0])
-    if not user:
-        raise Fail(f"user '{names[0]}' does not exist", 6)
+    user = required(accounts.user(name), f"user '{name}' does not exist", 6)
     if not chosen:
-        raise usage_error(p, usage, "no options")
+        raise accounts.misused("no options")
     if "a" in chosen and groups is None:
-        raise usage_error(p, usage, "-a flag is only allowed with the -G flag")
+        raise accounts.misused("-a flag is only allowed with the -G flag")
     if len({"L", "p", "U"} & set(chosen)) > 1:
-        raise usage_error(p, usage, "the -L, -p, and -U flags are exclusive")
+        raise accounts.misused("the -L, -p, and -U flags are exclusive")
     if "m" in chosen and "d" not in chosen:
-        raise usage_error(p, usage, "-m flag is only allowed with the -d flag")
-    need_root(p)
-    return _change(p, accounts, user, chosen, groups)
+        raise accounts.misused("-m flag is only allowed with the -d flag")
+    accounts.need_root()
+    _change(p, accounts, user, chosen, groups)
 
 
-def _change(p: Process, accounts: Accounts, user: list[str], chosen: dict, groups: list[str] | None) -> int:
+def _change(p: Process, accounts: Accounts, user: list[str], chosen: dict, groups: list[str] | None) -> None:
     """Change a user's records, then the home folder."""
     name, new_name = user[0], chosen.get("l", user[0])
     old = list(user)
@@ -176,22 +153,17 @@ def _change(p: Process, accounts: Accounts, user: list[str], chosen: dict, group
         raise Fail(f"user '{new_name}' already exists", 9)
     if "u" in chosen and chosen["u"] != user[2] and "o" not in chosen and find(accounts.passwd, chosen["u"], 2):
         raise Fail(f"UID '{chosen['u']}' already exists", 4)
-    user[2] = chosen.get("u", user[2])
     user[3] = accounts.named_group(chosen["g"])[2] if "g" in chosen else user[3]
-    user[4], user[5], user[6] = (
-        chosen.get("c", user[4]),
-        chosen.get("d", user[5]).rstrip("/") or "/",
-        chosen.get("s", user[6]),
-    )
+    for flag, column in (("u", 2), ("c", 4), ("d", 5), ("s", 6)):
+        user[column] = chosen.get(flag, user[column])
+    user[5] = user[5].rstrip("/") or "/"
     if "L" in chosen and not shadow[1].startswith("!"):
         shadow[1] = "!" + shadow[1]
-    if "U" in chosen and shadow[1].startswith("!"):
-        if shadow[1] == "!":
-            message = "unlocking the user's password would result in a passwordless account."
-            p.fail(message)
-            p.stderr.write("You should set a password with usermod -p to unlock this user's password.\n")
-        else:
-            shadow[1] = shadow[1][1:]
+    if "U" in chosen and shadow[1] == "!":
+        p.fail("unlocking the user's password would result in a passwordless account.")
+        p.stderr.write("You should set a password with usermod -p to unlock this user's password.\n")
+    elif "U" in chosen:
+        shadow[1] = shadow[1].removeprefix("!")
     if "p" in chosen:
         shadow[1:3] = chosen["p"], accounts.today()
     shadow[7] = days(chosen["e"], p.machine.clock) if "e" in chosen else shadow[7]
@@ -200,23 +172,18 @@ def _change(p: Process, accounts: Accounts, user: list[str], chosen: dict, group
         _regroup(accounts, name, groups, chosen)
     if new_name != name:
         _rename(accounts, name, new_name)
-    same = user == old and shadow == old_shadow
-    if same and groups is None and not {"L", "U", "p"} & set(chosen):
+    if (user, shadow, groups) == (old, old_shadow, None) and not {"L", "U", "p"} & set(chosen):
         p.fail("no changes")
-        return 0
+        return
     accounts.save()
-    return _move_home(p, old, user) if "m" in chosen and old[5] != user[5] else _own_home(p, old, user)
+    (_move_home if "m" in chosen and old[5] != user[5] else _own_home)(p, old, user)
 
 
 def _regroup(accounts: Accounts, name: str, groups: list[str], chosen: dict) -> None:
-    if "r" in chosen:
-        for group in groups:
-            accounts.leave(name, group)
-        return
-    for group in accounts.member_of(name):
-        if group not in groups and "a" not in chosen:
-            accounts.leave(name, group)
-    for group in groups:
+    others = [group for group in accounts.member_of(name) if group not in groups]
+    for group in groups if "r" in chosen else [] if "a" in chosen else others:
+        accounts.leave(name, group)
+    for group in groups if "r" not in chosen else []:
         accounts.join(name, group)
 
 
@@ -234,22 +201,21 @@ def _rename(accounts: Accounts, name: str, new_name: str) -> None:
         record[2] = ",".join(new_name if admin == name else admin for admin in record[2].split(","))
 
 
-def _move_home(p: Process, old: list[str], user: list[str]) -> int:
+def _move_home(p: Process, old: list[str], user: list[str]) -> None:
     if not p.exists(old[5]):
-        home = old[5]
-        message = f"The previous home directory ({home}) does not exist or is inaccessible. Move cannot be completed."
-        p.fail(message)
-        return 0
+        why = "does not exist or is inaccessible. Move cannot be completed."
+        p.fail(f"The previous home directory ({old[5]}) {why}")
+        return
     if p.exists(user[5]):
-        return p.fail(f"directory {user[5]} exists", 12)
+        raise Fail(f"directory {user[5]} exists", 12)
     try:
         p.rename(old[5], user[5])
     except OSError:
-        return p.fail(f"cannot rename directory {old[5]} to {user[5]}", 12)
-    return _own_home(p, old, user)
+        raise Fail(f"cannot rename directory {old[5]} to {user[5]}", 12) from None
+    _own_home(p, old, user)
 
 
-def _own_home(p: Process, old: list[str], user: list[str]) -> int:
+def _own_home(p: Process, old: list[str], user: list[str]) -> None:
     """Give the files in a user's home to the user's new number."""
     if old[2:4] != user[2:4] and p.exists(user[5]):
         for _, node in tree(p, user[5], p.lookup(user[5])):
@@ -257,7 +223,6 @@ def _own_home(p: Process, old: list[str], user: list[str]) -> int:
                 node.uid = int(user[2])
             if node.gid == int(old[3]):
                 node.gid = int(user[3])
-    return 0
 
 
 COMMANDS = {"useradd": useradd, "userdel": userdel, "usermod": usermod}

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 
 from envs.simulators.shell.commands.awk.compile import Compiler, Leave, Next
 from envs.simulators.shell.commands.awk.lexer import unescaped
 from envs.simulators.shell.commands.awk.parse import Parser
-from envs.simulators.shell.commands.awk.values import Unset, number, split_fields, text_of, whole
+from envs.simulators.shell.commands.awk.values import Field, number, split_fields, text_of, whole
 from envs.simulators.shell.commands.options import Fail, read
 from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
 from envs.simulators.shell.process import Process
@@ -45,8 +46,7 @@ def awk(p: Process) -> int:
             p.stderr.write(USAGE + "\n")
             return 0
         sources = [words.pop(0)]
-    program = Parser("\n".join(sources)).parse()
-    machine = Awk(p, program, words)
+    machine = Awk(p, Parser("\n".join(sources)).parse(), words)
     if separator is not None:
         machine.vars["FS"] = unescaped(separator)
     for assignment in assigned:
@@ -61,8 +61,8 @@ class Awk:
         self.p, self.program = p, program
         self.vars: dict = {"FS": " ", "OFS": " ", "ORS": "\n", "RS": "\n", "SUBSEP": "\x1c", "CONVFMT": "%.6g"}
         self.vars |= {"OFMT": "%.6g", "NR": 0.0, "FNR": 0.0, "FILENAME": "", "RSTART": 0.0, "RLENGTH": -1.0}
-        self.vars |= {"ARGC": float(len(operands) + 1), "ENVIRON": {k: Unset.field(v) for k, v in p.env.items()}}
-        self.vars["ARGV"] = {"0": p.argv[0]} | {str(i): Unset.field(word) for i, word in enumerate(operands, 1)}
+        self.vars |= {"ARGC": float(len(operands) + 1), "ENVIRON": {k: Field(v) for k, v in p.env.items()}}
+        self.vars["ARGV"] = {"0": p.argv[0]} | {str(i): Field(word) for i, word in enumerate(operands, 1)}
         self.record, self.fields = "", []
         self.split_done = True  # the fields are those of the record
         self.rebuilt = True  # the record is that of the fields
@@ -81,18 +81,14 @@ class Awk:
     def run(self) -> int:
         compiled = Compiler(self).program(self.program)
         try:
-            try:
+            with suppress(Leave):
                 for statement in compiled.begin:
                     statement()
                 if compiled.rules or compiled.end:
                     self.main(compiled.rules)
-            except Leave:
-                pass
-            try:
+            with suppress(Leave):
                 for statement in compiled.end:
                     statement()
-            except Leave:
-                pass
         except Fail as failure:  # what was printed is still in the buffer
             self.p.fail(failure.message)
             raise Fail(status=failure.status) from None
@@ -103,10 +99,7 @@ class Awk:
         return self.status
 
     def main(self, rules: list) -> None:
-        while True:
-            line = self.next_record()
-            if line is None:
-                return
+        while (line := self.next_record()) is not None:
             self.set_record(line)
             try:
                 for rule in rules:
@@ -129,7 +122,7 @@ class Awk:
     def assign(self, word: str) -> None:
         """Carry out an operand or option `name=value`."""
         name, _, value = word.partition("=")
-        self.set_var(name, Unset.field(unescaped(value)))
+        self.set_var(name, Field(unescaped(value)))
 
     def set_var(self, name: str, value) -> None:
         if name == "NF":
@@ -159,13 +152,11 @@ class Awk:
         while self.argument < number(self.vars["ARGC"]):
             word = text_of(self.vars["ARGV"].get(str(self.argument), ""), "%.6g")
             self.argument += 1
-            if not word:
-                continue
             if re.match(r"[A-Za-z_]\w*=", word, re.ASCII):
                 self.assign(word)
-                continue
-            self.open(word)
-            return True
+            elif word:
+                self.open(word)
+                return True
         if self.seen_file:
             return False
         self.open("-")
@@ -176,10 +167,9 @@ class Awk:
         try:
             data = read(self.p, "-" if name == "/dev/stdin" else name)
         except OSError as error:
-            if error.strerror == "Is a directory":
-                data = ""
-            else:
+            if error.strerror != "Is a directory":
                 raise Fail(f"cannot open {name} ({error.strerror})", 2) from None
+            data = ""
         self.vars["FILENAME"] = "" if name == "-" else name
         self.vars["FNR"] = 0.0
         self.records = self.split_records(data)
@@ -210,14 +200,13 @@ class Awk:
             if not self.rebuilt:
                 self.record = self.joined(map(self.text, self.fields))
                 self.rebuilt = True
-            return Unset.field(self.record)
+            return Field(self.record)
         if index < 0:
             self.fail(f"negative field index ${index}")
         self.need_fields()
-        return self.fields[index - 1] if index <= len(self.fields) else Unset.field()
+        return self.fields[index - 1] if index <= len(self.fields) else Field()
 
     def joined(self, parts: Iterable[str]) -> str:
-        """Return the fields joined by OFS."""
         parts, between = list(parts), self.text(self.vars["OFS"])
         size = sum(map(len, parts)) + len(between) * len(parts)
         self.p.tick(1 + (size >> 8))

@@ -3,6 +3,9 @@
 Variables live in `awk.vars`; arrays are dicts keyed by strings.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from envs.simulators.shell.commands.awk.evaluate import Expressions
 from envs.simulators.shell.commands.awk.parse import Program
 from envs.simulators.shell.commands.awk.values import Field, key_order, sprintf, text_of, truth, whole
@@ -22,6 +25,9 @@ class Break(Exception):
 
 class Continue(Exception):
     """Raised by continue."""
+
+
+JUMPS = {"break": Break, "continue": Continue, "next": Next, "nextfile": partial(Next, "file")}
 
 
 class Compiler(Expressions):
@@ -55,7 +61,7 @@ class Compiler(Expressions):
         return ranged
 
     def statement(self, node):
-        return getattr(self, "do_" + node[0])(*node[1:])
+        return _raiser(JUMPS[node[0]]) if node[0] in JUMPS else getattr(self, "do_" + node[0])(*node[1:])
 
     def do_block(self, statements):
         made, tick = [self.statement(statement) for statement in statements], self.awk.p.tick
@@ -69,16 +75,12 @@ class Compiler(Expressions):
 
         return run
 
-    def do_expr(self, node):
-        return self.expression(node)
+    do_expr = Expressions.expression
 
     def do_if(self, condition, then, otherwise):
         test, yes = self.expression(condition), self.statement(then)
         no = self.statement(otherwise) if otherwise else lambda: None
         return lambda: yes() if truth(test()) else no()
-
-    def do_while(self, condition, body):
-        return self.do_for(None, condition, None, body)
 
     def do_for(self, first, condition, after, body):
         nothing = lambda: None  # noqa: E731
@@ -117,18 +119,6 @@ class Compiler(Expressions):
 
         return run
 
-    def do_break(self):
-        return _raiser(Break)
-
-    def do_continue(self):
-        return _raiser(Continue)
-
-    def do_next(self):
-        return _raiser(Next)
-
-    def do_nextfile(self):
-        return _raiser(Next, "file")
-
     def do_exit(self, value):
         made = self.expression(value) if value else None
 
@@ -146,10 +136,13 @@ class Compiler(Expressions):
         key = self.key(subscript)
         return lambda: table().pop(key(), None)
 
-    def do_print(self, arguments, kind, target):
-        awk = self.awk
+    def written(self, arguments, target):
+        """Return the compiled arguments of print or printf, and a function that gives their destination."""
         made = [self.expression(argument) for argument in arguments]
-        where = self.text(target) if target else lambda: ""
+        return made, self.text(target) if target else lambda: ""
+
+    def do_print(self, arguments, kind, target):
+        awk, (made, where) = self.awk, self.written(arguments, target)
 
         def run() -> None:
             form = awk.vars["OFMT"]
@@ -160,9 +153,7 @@ class Compiler(Expressions):
         return run
 
     def do_printf(self, arguments, kind, target):
-        awk = self.awk
-        made = [self.expression(argument) for argument in arguments]
-        where = self.text(target) if target else lambda: ""
+        awk, (made, where) = self.awk, self.written(arguments, target)
 
         def run() -> None:
             form = text_of(made[0](), "%.6g")
@@ -176,8 +167,8 @@ class Compiler(Expressions):
         return run
 
 
-def _raiser(kind: type, *arguments):
+def _raiser(jump: Callable):
     def run() -> None:
-        raise kind(*arguments)
+        raise jump()
 
     return run

@@ -1,31 +1,23 @@
 """Compile awk's variables and expressions to closures that return values."""
 
 import math
+import operator
 
 from envs.simulators.shell.commands.awk.functions import Functions
-from envs.simulators.shell.commands.awk.values import Unset, compare, compiled, number, text_of, truth, whole
+from envs.simulators.shell.commands.awk.values import UNSET, compare, compiled, number, text_of, truth, whole
 from envs.simulators.shell.commands.options import Fail
 from envs.simulators.shell.files import MAX_TEXT, Timeout
 
-COMPARISONS = {"<": lambda c: c < 0, "<=": lambda c: c <= 0, "==": lambda c: c == 0, "!=": lambda c: c != 0}
-COMPARISONS |= {">": lambda c: c > 0, ">=": lambda c: c >= 0}
+COMPARISONS = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne}
+COMPARISONS |= {">": operator.gt, ">=": operator.ge}
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "%": math.fmod}
+OPERATIONS |= {"^": math.pow}
 
 
 def arithmetic(op: str, a: float, b: float) -> float:
     """Return `a op b` as C computes it: division by 0 gives infinity."""
     try:
-        if op == "+":
-            return a + b
-        if op == "-":
-            return a - b
-        if op == "*":
-            return a * b
-        if op == "/":
-            return a / b
-        if op == "%":
-            return math.fmod(a, b)
-        result = math.pow(a, b)
-        return result
+        return OPERATIONS[op](a, b)
     except ZeroDivisionError:
         return math.nan if a == 0 or a != a else math.copysign(math.inf, a)
     except OverflowError:
@@ -49,7 +41,7 @@ class Expressions(Functions):
                 return float(len(awk.fields))
 
             return count, lambda value: awk.set_count(whole(value))
-        values, unset = awk.vars, Unset.value
+        values, unset = awk.vars, UNSET
         return lambda: values.get(name, unset), lambda value: values.__setitem__(name, value)
 
     def array(self, name: str):
@@ -80,7 +72,7 @@ class Expressions(Functions):
             awk, index = self.awk, self.number(node[1])
             return lambda: awk.field(whole(index())), lambda value: awk.set_field(whole(index()), value)
         table, key = self.array(node[1]), self.key(node[2])
-        return lambda: table().setdefault(key(), Unset.value), lambda value: table().__setitem__(key(), value)
+        return lambda: table().setdefault(key(), UNSET), lambda value: table().__setitem__(key(), value)
 
     # -- expressions
 
@@ -98,8 +90,7 @@ class Expressions(Functions):
     def get_num(self, value):
         return lambda: value
 
-    def get_str(self, value):
-        return lambda: value
+    get_str = get_num
 
     def get_regex(self, pattern):
         awk, regex = self.awk, compiled(pattern)
@@ -114,8 +105,7 @@ class Expressions(Functions):
     def get_index(self, name, subscript):
         return self.place(("index", name, subscript))[0]
 
-    def get_paren(self, node):
-        return self.expression(node)
+    get_paren = expression
 
     def get_group(self, nodes):
         raise Fail("line 1: syntax error at or near ,", 2)
@@ -160,8 +150,7 @@ class Expressions(Functions):
         made = self.number(node)
         return lambda: -made()
 
-    def get_plus(self, node):
-        return self.number(node)
+    get_plus = number
 
     def get_cat(self, a, b):
         left, right, tick = self.text(a), self.text(b), self.awk.p.tick
@@ -183,7 +172,7 @@ class Expressions(Functions):
 
     def get_compare(self, op, a, b):
         awk, left, right, holds = self.awk, self.expression(a), self.expression(b), COMPARISONS[op]
-        return lambda: float(holds(compare(left(), right(), awk.vars["CONVFMT"])))
+        return lambda: float(holds(compare(left(), right(), awk.vars["CONVFMT"]), 0))
 
     def pattern(self, node):
         """Return a function that gives a node's regular expression: the constant, or the string it evaluates to."""

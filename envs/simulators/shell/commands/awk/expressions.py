@@ -1,5 +1,7 @@
 """Parse awk's expressions to the trees that parse.py lists."""
 
+from collections.abc import Callable
+
 from envs.simulators.shell.commands.awk.lexer import Lexer
 from envs.simulators.shell.commands.options import Fail
 
@@ -191,12 +193,17 @@ class Expressions:
             raise self.error()
         return ("step", True, amount, target)
 
-    def parenthesis(self) -> tuple:
-        self.at += 1
-        found = [self.plain_expression()]
+    def listed(self, read: Callable) -> list[tuple]:
+        """Read expressions between commas."""
+        found = [read()]
         while self.accept(","):
             self.newlines()
-            found.append(self.plain_expression())
+            found.append(read())
+        return found
+
+    def parenthesis(self) -> tuple:
+        self.at += 1
+        found = self.listed(self.plain_expression)
         self.expect(")")
         if len(found) == 1:
             return ("paren", found[0])
@@ -206,10 +213,7 @@ class Expressions:
 
     def subscript(self) -> list:
         self.expect("[")
-        found = [self.plain_expression()]
-        while self.accept(","):
-            self.newlines()
-            found.append(self.plain_expression())
+        found = self.listed(self.plain_expression)
         if not self.accept("]"):
             raise self.error()
         return found

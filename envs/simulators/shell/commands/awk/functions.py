@@ -3,6 +3,7 @@
 import math
 import re
 from datetime import UTC, datetime
+from functools import partialmethod
 from random import Random
 
 from envs.simulators.shell.commands.awk.values import number, split_fields, sprintf, text_of
@@ -23,11 +24,9 @@ class Functions:
         awk = self.awk
         if node is None:
             return lambda: float(len(awk.field(0)))
-        made = self.array(node[1]) if node[0] == "var" and self.is_array(node[1]) else self.expression(node)
+        is_array = node[0] == "var" and isinstance(awk.vars.get(node[1]), dict)
+        made = self.array(node[1]) if is_array else self.expression(node)
         return lambda: float(len(value if isinstance(value := made(), dict) else awk.text(value)))
-
-    def is_array(self, name: str) -> bool:
-        return isinstance(self.awk.vars.get(name), dict)
 
     def call_split(self, subject, array, separator=None):
         awk, text, table = self.awk, self.text(subject), self.array(array[1])
@@ -45,13 +44,7 @@ class Functions:
 
         return run
 
-    def call_sub(self, pattern, replacement, target=None):
-        return self.substitution(pattern, replacement, target, everywhere=False)
-
-    def call_gsub(self, pattern, replacement, target=None):
-        return self.substitution(pattern, replacement, target, everywhere=True)
-
-    def substitution(self, pattern, replacement, target, everywhere: bool):
+    def substitution(self, everywhere: bool, pattern, replacement, target=None):
         awk, regex, with_ = self.awk, self.pattern(pattern), self.text(replacement)
         node = target or ("field", ("num", 0.0))
         if node[0] == "paren":
@@ -69,6 +62,8 @@ class Functions:
             return float(count)
 
         return run
+
+    call_sub, call_gsub = partialmethod(substitution, False), partialmethod(substitution, True)
 
     def call_match(self, subject, pattern):
         awk, text, regex = self.awk, self.text(subject), self.pattern(pattern)

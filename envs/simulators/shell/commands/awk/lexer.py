@@ -19,6 +19,8 @@ TOKEN = re.compile(
     r"|(?P<op>\+\+|--|\+=|-=|\*=|/=|%=|\^=|==|<=|>=|!=|!~|&&|\|\||>>|[-+*/%^!<>|?:~$=,;(){}\[\]&@])",
     re.ASCII,
 )
+QUOTED = {"str": re.compile(r'"((?:[^"\\\n]|\\.)*)"', re.DOTALL)}
+QUOTED["regex"] = re.compile(r"/((?:[^/\\\n\[]|\\.|\[(?:[\]^]|(?![\]^]))(?:\\.|[^]\\\n])*\])*)/", re.DOTALL)
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b", '"': '"', "\\": "\\"}
 
 
@@ -50,26 +52,21 @@ class Lexer:
     def next(self) -> None:
         text, at = self.text, self.at
         if text[at] == '"':
-            return self.quoted('"', "string constant", "str")
+            return self.quoted("string constant", "str")
         if text[at] == "/" and not self.after_operand():
-            return self.quoted("/", "regular expression", "regex")
+            return self.quoted("regular expression", "regex")
         found = TOKEN.match(text, at)
         if not found:
             shown = text[at] if " " <= text[at] <= "~" else f"\\{ord(text[at]):03o}"
             raise Fail(f"line {self.line}: unexpected character '{shown}'", 2)
         kind, token = found.lastgroup, found[0]
         self.at = found.end()
-        if kind == "newline":
-            self.tokens.append(("newline", "\n", self.line))
-            self.line += 1
-        elif kind in ("space", "comment"):
-            self.line += token.count("\n")
-        elif kind == "name":
+        if kind == "name":
             called = text.startswith("(", self.at) and token not in KEYWORDS and token not in BUILTINS
             kind = "keyword" if token in KEYWORDS else "builtin" if token in BUILTINS else "func" if called else "name"
+        if kind not in ("space", "comment"):
             self.tokens.append((kind, token, self.line))
-        else:
-            self.tokens.append((kind, token, self.line))
+        self.line += token.count("\n")
         return None
 
     def after_operand(self) -> bool:
@@ -78,25 +75,10 @@ class Lexer:
         kind, token, _ = self.tokens[-1]
         return kind in ("num", "name", "str", "regex", "builtin") or token in (")", "]", "$", "++", "--")
 
-    def quoted(self, delimiter: str, what: str, kind: str) -> None:
-        at, in_bracket = self.at + 1, False
-        while True:
-            char = self.text[at : at + 1]
-            if char in ("", "\n"):
-                start = self.text[self.at : self.at + 20].split("\n")[0]
-                raise Fail(f"line {self.line}: runaway {what} {start} ...", 2)
-            if char == "\\":
-                at += 2
-                continue
-            if kind == "regex" and char == "[" and not in_bracket:
-                in_bracket = True
-                at += 1 + (self.text[at + 1 : at + 2] in ("]", "^"))
-                continue
-            if char == "]":
-                in_bracket = False
-            elif char == delimiter and not in_bracket:
-                break
-            at += 1
-        body = self.text[self.at + 1 : at]
-        self.tokens.append((kind, body if kind == "regex" else unescaped(body), self.line))
-        self.at = at + 1
+    def quoted(self, what: str, kind: str) -> None:
+        found = QUOTED[kind].match(self.text, self.at)
+        if not found:
+            start = self.text[self.at : self.at + 20].split("\n")[0]
+            raise Fail(f"line {self.line}: runaway {what} {start} ...", 2)
+        self.tokens.append((kind, found[1] if kind == "regex" else unescaped(found[1]), self.line))
+        self.at = found.end()

@@ -5,7 +5,7 @@ Expressions (e) and statements (s) are tuples that begin with their kind:
 ("assign", op, target, e) ("cond", e, e, e) ("or" | "and" | "cat", e, e) ("not" | "neg" | "plus", e)
 ("binary", op, e, e) ("compare", op, e, e) ("match", negated, e, e) ("step", before, amount, target)
 ("call", name, [e]) ("builtin", name, [e]) ("paren", e) ("group", [e])
-("print" | "printf", [e], redirection, e) ("if", e, s, s) ("while", e, s) ("for", s, e, s, s)
+("print" | "printf", [e], redirection, e) ("if", e, s, s) ("for", s, e, s, s)
 ("forin", name, array, s) ("block", [s]) ("expr", e) ("exit", e) ("delete", name, [e])
 ("break" | "continue" | "next" | "nextfile",)
 """
@@ -38,8 +38,7 @@ class Parser(Expressions):
 
     def parse(self) -> Program:
         while True:
-            while self.token in ("\n", ";"):
-                self.at += 1
+            self.terminators()
             if self.kind == "end":
                 break
             self.item()
@@ -75,8 +74,7 @@ class Parser(Expressions):
         self.expect("{")
         statements = []
         while True:
-            while self.token in ("\n", ";"):
-                self.at += 1
+            self.terminators()
             if self.accept("}"):
                 break
             if self.kind == "end":
@@ -84,6 +82,10 @@ class Parser(Expressions):
             statements.append(self.statement())
         self.depth -= 1
         return ("block", statements)
+
+    def terminators(self) -> None:
+        while self.accept("\n", ";"):
+            pass
 
     def ended(self, statement: tuple) -> tuple:
         """Read a statement and its terminator."""
@@ -138,10 +140,7 @@ class Parser(Expressions):
         arguments: list = []
         if not (self.token in ("\n", ";", "}", ">", ">>", "|") or self.kind == "end"):
             self.no_gt = True
-            arguments = [self.expression()]
-            while self.accept(","):
-                self.newlines()
-                arguments.append(self.expression())
+            arguments = self.listed(self.expression)
             self.no_gt = False
         if len(arguments) == 1 and arguments[0][0] == "group":
             arguments = arguments[0][1]
@@ -163,8 +162,7 @@ class Parser(Expressions):
         condition = self.condition()
         then = self.body()
         at = self.at
-        while self.token in ("\n", ";"):
-            self.at += 1
+        self.terminators()
         if self.accept("else"):
             return ("if", condition, then, self.body())
         self.at = at
@@ -178,7 +176,7 @@ class Parser(Expressions):
 
     def while_(self) -> tuple:
         condition = self.condition()
-        return ("while", condition, self.looped())
+        return ("for", None, condition, None, self.looped())
 
     def for_(self) -> tuple:
         self.expect("(")
@@ -197,10 +195,8 @@ class Parser(Expressions):
         return ("for", first, condition, after, self.looped())
 
     def exit(self) -> tuple:
-        return self.ended(("exit", self.optional()))
-
-    def optional(self) -> tuple | None:
-        return None if self.token in ("\n", ";", "}") or self.kind == "end" else self.expression()
+        bare = self.token in ("\n", ";", "}") or self.kind == "end"
+        return self.ended(("exit", None if bare else self.expression()))
 
 
 STATEMENTS = {"if": Parser.if_, "while": Parser.while_, "for": Parser.for_, "exit": Parser.exit}

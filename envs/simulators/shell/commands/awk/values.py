@@ -27,11 +27,7 @@ class Nothing:
     __slots__ = ()
 
 
-class Unset:
-    """The unset value, and the conversion of input to values."""
-
-    value = Nothing()
-    field = Field
+UNSET = Nothing()
 
 
 def number(value) -> float:
@@ -154,7 +150,7 @@ def sprintf(form: str, arguments: list, missing=None) -> str:
         if value is None:
             if missing is not None:
                 missing("".join(shown))
-            return Unset.value
+            return UNSET
         return value
 
     for found in FORMAT.finditer(form):

@@ -5,6 +5,7 @@ There is no undo.
 """
 
 import re
+from contextlib import suppress
 
 from envs.simulators.regex.match import compile_regex
 from envs.simulators.regex.syntax import RegexError
@@ -35,9 +36,8 @@ def vi(p: Process) -> int:
         elif word.startswith("-") and len(word) > 1:
             flags = word[1:]
             if flags.strip("eEsnNRZmMyvbuUiXTtdorp"):
-                raise Fail(
-                    f'VIM - Vi IMproved\nUnknown option argument: "{word}"\nMore info with: "vim -h"', 1, plain=True
-                )
+                what = f'Unknown option argument: "{word}"'
+                raise Fail(f'VIM - Vi IMproved\n{what}\nMore info with: "vim -h"', plain=True)
             if flags[:1] in ("u", "U", "i", "T") and len(flags) == 1:
                 next(words, None)
             ex, silent = ex or "e" in flags or "E" in flags, silent or "s" in flags
@@ -68,11 +68,9 @@ class Editor(Keys):
         self.lines: list[str] = []
         self.last_pattern = ""
         if name:
-            try:
+            with suppress(OSError):
                 data = text(p.read(name))
                 self.lines = data.removesuffix("\n").split("\n") if data else []
-            except OSError:
-                self.lines = []
         self.row, self.column = 0, 0
         self.changed = False
         self.kept: list[str] = []
@@ -134,8 +132,7 @@ class Editor(Keys):
             high, rest = second if second else (self.row + 1, rest[1:])
         else:
             high = low
-        if low > high:
-            low, high = high, low
+        low, high = sorted((low, high))
         if high > max(len(self.lines), 1) or low < 0:
             raise Wrong("E16: Invalid range")
         return low, high, rest
@@ -167,15 +164,9 @@ class Editor(Keys):
 
     def delimited(self, text: str, delimiter: str) -> tuple[str, str]:
         """Return the text up to a delimiter, and the rest."""
-        at, found = 0, []
-        while at < len(text) and text[at] != delimiter:
-            if text[at] == "\\" and at + 1 < len(text):
-                found.append(text[at + 1] if text[at + 1] == delimiter else text[at : at + 2])
-                at += 2
-            else:
-                found.append(text[at])
-                at += 1
-        return "".join(found), text[at + 1 :]
+        found = re.match(rf"(?:\\.|[^{re.escape(delimiter)}])*", text, re.DOTALL)
+        inner = re.sub(r"\\(.)", lambda m: m[1] if m[1] == delimiter else m[0], found[0], flags=re.DOTALL)
+        return inner, text[found.end() + 1 :]
 
     def regex(self, pattern: str):
         pattern = pattern or self.last_pattern
@@ -240,11 +231,9 @@ class Editor(Keys):
         if len(values) < 2:
             raise Wrong(f"E119: Not enough arguments for function: {found[1]}")
         first = self.number(values[0])
-        if found[1] == "append" and 0 <= first <= len(self.lines):
-            self.lines[first:first] = values[1:]
-            self.changed = True
-        elif found[1] == "setline" and 1 <= first <= len(self.lines) + 1:
-            self.lines[first - 1 : first - 2 + len(values)] = values[1:]
+        begin, count = (first, 0) if found[1] == "append" else (first - 1, len(values) - 1)
+        if 0 <= begin <= len(self.lines):
+            self.lines[begin : begin + count] = values[1:]
             self.changed = True
         if found[3]:
             self.execute(found[3])

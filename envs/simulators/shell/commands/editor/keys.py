@@ -13,11 +13,16 @@ class Wrong(Exception):
     """A command that cannot be carried out; its text is the message."""
 
 
+def _until(ends: str, keys: str, at: int) -> tuple[str, int]:
+    """Return the keys before one of the ends, and the position behind it."""
+    found = re.compile(f"[^{ends}]*").match(keys, at)
+    return found[0], found.end() + 1
+
+
 class Keys:
     """The part of the editor that runs keys."""
 
     def keys(self, keys: str) -> None:
-        """Run the keys of a text."""
         at = 0
         while at < len(keys):
             self.p.tick()
@@ -28,25 +33,19 @@ class Keys:
             key, many = keys[at], int(number or 1)
             at += 1
             if key == ":":
-                end = min(i for i in (keys.find("\n", at), keys.find("\r", at), len(keys)) if i >= 0)
-                self.execute(keys[at:end])
-                at = end + 1
+                line, at = _until("\n\r", keys, at)
+                self.execute(line)
             elif key in "iIaAoO":
-                end = keys.find(ESCAPE, at)
-                end = len(keys) if end < 0 else end
-                self.typed(key, keys[at:end] * (many if key in "iIaA" else 1))
-                at = end + 1
+                words, at = _until(ESCAPE, keys, at)
+                self.typed(key, words * (many if key in "iIaA" else 1))
             elif key in "cCsS":
                 two = key + keys[at : at + 1] if key == "c" else {"C": "c$", "s": "cl", "S": "cc"}[key]
-                at += key == "c"
-                end = keys.find(ESCAPE, at)
-                end = len(keys) if end < 0 else end
+                words, at = _until(ESCAPE, keys, at + (key == "c"))
                 self.cut(two[1:], many, whole=False)
                 if two == "cc":
                     self.lines[self.row : self.row + 1] = [""] if self.lines else []
                     self.column = 0
-                self.typed("i", keys[at:end])
-                at = end + 1
+                self.typed("i", words)
             elif key in "dygZ" and at < len(keys):
                 at += 1
                 self.pair(key, keys[at - 1], many, bool(number))
@@ -61,9 +60,8 @@ class Keys:
                 self.lines[self.row] = line[: self.column] + line[self.column : end].swapcase() + line[end:]
                 self.column, self.changed = max(0, min(end, len(line) - 1)), True
             elif key in "/?":
-                end = min(i for i in (keys.find("\n", at), keys.find("\r", at), len(keys)) if i >= 0)
-                self.row, self.column = self.address(key + keys[at:end])[0] - 1, 0
-                at = end + 1
+                pattern, at = _until("\n\r", keys, at)
+                self.row, self.column = self.address(key + pattern)[0] - 1, 0
             elif key == "G" and number:
                 self.row, self.column = max(0, min(many, len(self.lines)) - 1), 0
             else:
@@ -79,13 +77,8 @@ class Keys:
             self.row += key == "o"
             self.lines.insert(self.row, "")
             line, self.column = "", 0
-        at = {
-            "i": self.column,
-            "I": len(line) - len(line.lstrip()),
-            "a": min(self.column + 1, len(line)),
-            "A": len(line),
-        }
-        column = at.get(key, 0)
+        at = {"i": self.column, "a": min(self.column + 1, len(line)), "I": len(line) - len(line.lstrip())}
+        column = len(line) if key == "A" else at.get(key, 0)
         added = (line[:column] + words + line[column:]).split("\n")
         self.lines[self.row : self.row + 1] = added
         self.row += len(added) - 1

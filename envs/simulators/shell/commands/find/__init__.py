@@ -1,1 +1,1 @@
-"""GNU find: command.py (expression, walk, actions), measures.py (tests of size, mode, time), format.py (output)."""
+"""GNU find: command.py (expression, walk, actions), measures.py (sizes, modes, times, -printf)."""

@@ -6,10 +6,9 @@ from fnmatch import translate
 
 from envs.simulators.regex.match import compile_regex
 from envs.simulators.regex.syntax import RegexError
-from envs.simulators.shell.commands.find.format import formatted
-from envs.simulators.shell.commands.find.measures import Measures
+from envs.simulators.shell.commands.find.measures import Measures, formatted
 from envs.simulators.shell.commands.modes import group_id, user_id
-from envs.simulators.shell.commands.options import Fail, quote, quote_locale
+from envs.simulators.shell.commands.options import Fail, quote, quote_value, required
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
@@ -34,7 +33,8 @@ def find(p: Process) -> int:
     search = Search(p, words, follow)
     for path in paths or ["."]:
         search.start(path)
-    search.finish()
+    for batch in search.batches:
+        search.run_batch(batch)
     return search.status
 
 
@@ -45,22 +45,15 @@ class Search(Measures):
         self.p, self.follow, self.status = p, follow, 0
         self.deepest, self.least, self.depth_first = 10**6, 0, "-depth" in words or "-delete" in words
         self.words, self.at, self.nested = words, 0, 0
-        self.acts = False
-        self.pruned = False
-        self.stopped = False
+        self.acts = self.pruned = self.stopped = False
         self.regextype = "emacs"
         self.batches: list[tuple[list[str], list[str]]] = []  # commands of -exec ... +, and their files
         self.now = p.machine.clock
         test = self.either() if words else lambda path, node, depth: True
         if self.at < len(words):
             word = words[self.at]
-            if word == ")":
-                raise Fail("you have too many ')'")
-            raise Fail(f"paths must precede expression: `{word}'")
-        if self.acts:
-            self.test = test
-        else:
-            self.test = lambda path, node, depth: test(path, node, depth) and self.print(path)
+            raise Fail("you have too many ')'" if word == ")" else f"paths must precede expression: `{word}'")
+        self.test = test if self.acts else lambda path, node, depth: test(path, node, depth) and self.print(path)
 
     def print(self, path: str, end: str = "\n") -> bool:
         self.p.out(path + end)
@@ -71,10 +64,20 @@ class Search(Measures):
     def peek(self) -> str:
         return self.words[self.at] if self.at < len(self.words) else ""
 
-    def either(self) -> Callable:
+    def next(self, word: str) -> str:
+        """Read the argument of a predicate."""
+        if self.at >= len(self.words):
+            raise Fail(f"missing argument to `{word}'")
+        self.at += 1
+        return self.words[self.at - 1]
+
+    def deeper(self) -> None:
         self.nested += 1
         if self.nested > 60:
             raise Fail("invalid expression; expression nested too deeply")
+
+    def either(self) -> Callable:
+        self.deeper()
         found = self.both()
         while self.peek() in ("-o", "-or"):
             self.at += 1
@@ -104,9 +107,7 @@ class Search(Measures):
         if word in ("!", "-not"):
             if not self.peek():
                 raise Fail(f"expected an expression after '{word}'")
-            self.nested += 1
-            if self.nested > 60:
-                raise Fail("invalid expression; expression nested too deeply")
+            self.deeper()
             inner = self.single()
             self.nested -= 1
             return lambda path, node, depth: not inner(path, node, depth)
@@ -120,13 +121,7 @@ class Search(Measures):
             return inner
         if word in ("-exec", "-execdir", "-ok", "-okdir"):
             return self.exec(word)
-        if word in ARGUMENT:
-            if self.at >= len(self.words):
-                raise Fail(f"missing argument to `{word}'")
-            value = self.words[self.at]
-            self.at += 1
-            return self.with_argument(word, value)
-        return self.without(word)
+        return self.with_argument(word, self.next(word)) if word in ARGUMENT else self.without(word)
 
     def without(self, word: str) -> Callable:
         """Read a test or action without an argument."""
@@ -161,7 +156,8 @@ class Search(Measures):
     def with_argument(self, word: str, value: str) -> Callable:
         p = self.p
         if word in ("-name", "-iname", "-path", "-ipath", "-wholename", "-lname", "-ilname"):
-            shape = re.compile(translate(_classes(value)), re.IGNORECASE if word[1] == "i" else 0)
+            shape = re.sub(r"\*+", "*", value.replace("[^", "[!"))[:2000]  # in fnmatch's notation
+            shape = re.compile(translate(shape), re.IGNORECASE if word[1] == "i" else 0)
             if "lname" in word:
                 return lambda path, node, depth: node.kind == "link" and bool(shape.match(node.data))
             if "name" in word and word != "-wholename":
@@ -169,9 +165,8 @@ class Search(Measures):
             return lambda path, node, depth: bool(shape.match(path))
         if word == "-type":
             wanted = value.split(",")
-            for letter in wanted:
-                if letter not in (*KINDS, "b", "p", "s"):
-                    raise Fail(f"Unknown argument to {word}: {letter}")
+            if unknown := [letter for letter in wanted if letter not in (*KINDS, "b", "p", "s")]:
+                raise Fail(f"Unknown argument to {word}: {unknown[0]}")
             kinds = {KINDS.get(letter) for letter in wanted}
             return lambda path, node, depth: node.kind in kinds
         if word == "-size":
@@ -179,10 +174,9 @@ class Search(Measures):
         if word == "-perm":
             return self.perm(value)
         if word in ("-user", "-group"):
-            number = (user_id if word == "-user" else group_id)(p, value)
-            if number is None:
-                kind = "a known user" if word == "-user" else "an existing group"
-                raise Fail(f"{quote_locale(value)} is not the name of {kind}")
+            kind = "a known user" if word == "-user" else "an existing group"
+            found = (user_id if word == "-user" else group_id)(p, value)
+            number = required(found, f"{quote_value(value)} is not the name of {kind}")
             return lambda path, node, depth: (node.uid if word == "-user" else node.gid) == number
         if word in ("-uid", "-gid", "-links", "-inum"):
             count = self.count(word, value)
@@ -198,7 +192,7 @@ class Search(Measures):
                 value = emacs(value) if self.regextype == "emacs" else value
                 regex = compile_regex(value, dialect, word == "-iregex", bounds="x")
             except RegexError as error:
-                raise Fail(f"failed to compile regular expression {quote_locale(value)}: {error}") from None
+                raise Fail(f"failed to compile regular expression {quote_value(value)}: {error}") from None
             return lambda path, node, depth: regex.test(path, p.tick)
         if word == "-regextype":
             extended = "extended" in value or value in ("egrep", "awk", "gnu-awk", "posix-awk", "posix-egrep")
@@ -207,7 +201,7 @@ class Search(Measures):
             return lambda path, node, depth: True
         if word in ("-maxdepth", "-mindepth"):
             if not value.isdecimal():
-                raise Fail(f"Expected a positive decimal integer argument to {word}, but got {quote_locale(value)}")
+                raise Fail(f"Expected a positive decimal integer argument to {word}, but got {quote_value(value)}")
             if word == "-maxdepth":
                 self.deepest = int(value[:6])
             else:
@@ -220,10 +214,7 @@ class Search(Measures):
         self.acts = True
         command = []
         while True:
-            if self.at >= len(self.words):
-                raise Fail(f"missing argument to `{word}'")
-            part = self.words[self.at]
-            self.at += 1
+            part = self.next(word)
             if part == ";" or (part == "+" and command[-1:] == ["{}"]):
                 break
             command.append(part)
@@ -267,24 +258,17 @@ class Search(Measures):
             self.p.fail(f"{quote(argv[0])}: {error.strerror}")
             return 127
 
-    def finish(self) -> None:
-        for batch in self.batches:
-            self.run_batch(batch)
-
     # -- actions on the walk
 
     def delete(self, path: str, node: Node, depth: int) -> bool:
         if path == ".":
             return True
         try:
-            if node.kind == "dir":
-                self.p.rmdir(path)
-            else:
-                self.p.unlink(path)
-            return True
+            (self.p.rmdir if node.kind == "dir" else self.p.unlink)(path)
         except OSError as error:
             self.status = self.p.fail(f"cannot delete {quote(path)}: {error.strerror}")
             return False
+        return True
 
     def prune(self, path: str, node: Node, depth: int) -> bool:
         self.pruned = True
@@ -301,9 +285,8 @@ class Search(Measures):
         try:
             node = self.p.lookup(path, self.follow or path.endswith("/"))
         except OSError as error:
-            if self.follow and self.p.exists(path, follow=False):
-                node = self.p.lookup(path, follow=False)
-            else:
+            node = self.p.find(path, follow=False) if self.follow else None
+            if node is None:
                 self.status = self.p.fail(f"{quote(path)}: {error.strerror}")
                 return
         self.walk(path, node, 0)
@@ -353,11 +336,6 @@ def _and(a: Callable, b: Callable) -> Callable:
 
 def _or(a: Callable, b: Callable) -> Callable:
     return lambda path, node, depth: a(path, node, depth) or b(path, node, depth)
-
-
-def _classes(shape: str) -> str:
-    """Return a pattern with [^...] in fnmatch's notation."""
-    return re.sub(r"\*+", "*", shape.replace("[^", "[!"))[:2000]
 
 
 COMMANDS = {"find": find}

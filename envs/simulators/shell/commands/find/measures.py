@@ -1,16 +1,45 @@
-"""find's tests of sizes, modes and times."""
+"""find's tests of sizes, modes and times, and the output of -printf."""
 
+import operator
 import re
 from collections.abc import Callable
 
-from envs.simulators.shell.commands.find.format import length
-from envs.simulators.shell.commands.modes import parse_mode
-from envs.simulators.shell.commands.options import Fail, quote, quote_locale
-from envs.simulators.shell.commands.times import TimeError, parse_time
+from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, parse_mode, user_name
+from envs.simulators.shell.commands.options import Fail, failing, quote, quote_value, required
+from envs.simulators.shell.commands.times import TimeError, parse_time, show
 from envs.simulators.shell.files import Node
+from envs.simulators.shell.process import Process
 
 DAY = 86400
 UNITS = {"c": 1, "w": 2, "b": 512, "": 512, "k": 1024, "M": 1024**2, "G": 1024**3}
+
+
+def length(node: Node) -> int:
+    """Return the size that find counts: of a link, the length of its target's name."""
+    return len(node.data) if node.kind == "link" else node.size
+
+
+def formatted(p: Process, form: str, path: str, node: Node, depth: int, start: str) -> str:
+    name = path.rstrip("/").rpartition("/")[2] or path
+    target, kind = node.data if node.kind == "link" else "", LETTERS[node.kind]
+    values = {"p": path, "f": name, "h": path.rpartition("/")[0] or ("." if "/" not in path else ""), "H": start}
+    values |= {"P": path[len(start) :].lstrip("/"), "d": depth, "y": kind.replace("-", "f"), "l": target, "%": "%"}
+    values |= {"m": f"{node.mode:o}", "M": kind + mode_text(node.mode), "n": node.nlink, "i": node.ino}
+    values |= {"u": user_name(p, node.uid), "g": group_name(p, node.gid), "U": node.uid, "G": node.gid}
+    values |= {"s": length(node), "k": (length(node) + 1023) // 1024, "b": (length(node) + 511) // 512}
+    values |= {"t": show("%a %b %d %H:%M:%S.%N0 %Y", node.mtime)}
+    escapes = {"n": "\n", "t": "\t", "0": "\0", "\\": "\\", "a": "\a", "r": "\r"}
+
+    def fill(found: re.Match) -> str:
+        if found[1] is not None:
+            return escapes.get(found[1], found[0])
+        if found[4] is not None:
+            return f"{node.mtime:.9f}0" if found[4] == "@" else show(f"%{found[4]}", node.mtime)
+        if found[3] not in values:
+            return found[0]
+        return f"%{found[2]}s" % (values[found[3]],)
+
+    return re.sub(r"\\(.)|%(-?\d{0,3})(?:([a-zA-SU-Z%])|[TAC](.))", fill, form, flags=re.DOTALL)
 
 
 class Measures:
@@ -21,12 +50,8 @@ class Measures:
         found = re.fullmatch(r"([-+]?)(\d{1,18})", value)
         if not found:
             raise Fail(f"invalid argument `{value}' to `{word}'")
-        sign, number = found[1], int(found[2])
-        if sign == "+":
-            return lambda given: given > number
-        if sign == "-":
-            return lambda given: given < number
-        return lambda given: given == number
+        holds, number = {"+": operator.gt, "-": operator.lt, "": operator.eq}[found[1]], int(found[2])
+        return lambda given: holds(given, number)
 
     def size(self, value: str) -> Callable:
         found = re.fullmatch(r"([-+]?\d{1,18})([cwbkMG]?)", value)
@@ -39,9 +64,7 @@ class Measures:
 
     def perm(self, value: str) -> Callable:
         kind = value[:1] if value[:1] in "-/" else ""
-        change = parse_mode(value[len(kind) :])
-        if change is None:
-            raise Fail(f"invalid mode {quote_locale(value)}")
+        change = required(parse_mode(value[len(kind) :]), f"invalid mode {quote_value(value)}")
         bits = change(0, False, 0)
         if kind == "-":
             return lambda path, node, depth: node.mode & bits == bits
@@ -60,14 +83,9 @@ class Measures:
         return node.atime if word[1] == "a" else node.mtime
 
     def newer(self, word: str, value: str) -> Callable:
-        if word == "-newermt":
-            try:
-                than = parse_time(value, self.now)
-            except TimeError:
-                raise Fail(f"I cannot figure out how to interpret {quote_locale(value)} as a date or time") from None
-        else:
-            try:
-                than = self.p.lookup(value).mtime
-            except OSError as error:
-                raise Fail(f"{quote(value)}: {error.strerror}") from None
+        try:
+            with failing(quote(value)):
+                than = parse_time(value, self.now) if word == "-newermt" else self.p.lookup(value).mtime
+        except TimeError:
+            raise Fail(f"I cannot figure out how to interpret {quote_value(value)} as a date or time") from None
         return lambda path, node, depth: self.stamp(word, node) > than

@@ -1,10 +1,10 @@
 """The sed command: run a parsed script over the input, line by line."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
-from envs.simulators.shell.commands.options import Fail, ordered, read
-from envs.simulators.shell.commands.sed.parse import Command, Script
-from envs.simulators.shell.commands.sed.select import Selection
+from envs.simulators.shell.commands.options import Fail, failing, ordered, read, required
+from envs.simulators.shell.commands.sed.parse import Address, Command, Script
 from envs.simulators.shell.commands.sed.text import substitute
 from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
 from envs.simulators.shell.process import Process
@@ -25,10 +25,8 @@ def sed(p: Process) -> int:
         if flag == "e":
             chunks.append((value, None))
         elif flag == "f":
-            try:
+            with failing(f"couldn't open file {value}", 4):
                 chunks.append((read(p, value).removesuffix("\n"), value))
-            except OSError as error:
-                raise Fail(f"couldn't open file {value}: {error.strerror}", 4) from None
     if not chunks:
         if not operands:
             raise Fail(USAGE.format(name=p.argv[0]), 1, plain=True)
@@ -43,24 +41,22 @@ class Quit(Exception):
     """Raised by q and Q: the exit status, and whether the pattern space is printed."""
 
 
-class Sed(Selection):
+class Sed:
     """A running script: pattern and hold space, the line's number, the input."""
 
     def __init__(self, p: Process, commands: list[Command], files: list[str], flags: set, suffix, silent: bool):
         self.p, self.commands, self.silent = p, commands, silent
-        self.in_place = "i" in flags
-        self.suffix = suffix or ""
+        self.in_place, self.suffix = "i" in flags, suffix or ""
         self.separate = "s" in flags or self.in_place
         self.end = "\0" if "z" in flags else "\n"
         self.files = files or ["-"]
-        self.status = 0
-        self.number, self.space, self.hold = 0, "", ""
+        self.status = self.number = 0
+        self.space = self.hold = ""
         self.missing_end = False  # the last line read had no newline
         self.out: list[str] = []
-        self.open_line = False
+        self.open_line = self.replaced = False
         self.later: list[tuple[str, str]] = []  # what a and r leave for the end of the cycle
         self.last_regex = None
-        self.replaced = False
         self.lines: Iterator | None = None
         self.ahead: tuple[str, bool] | None = None
 
@@ -68,15 +64,13 @@ class Sed(Selection):
         groups = [[name] for name in self.files] if self.separate else [self.files]
         quitting = None
         for names in groups:
-            if quitting is None or self.in_place:
-                quitting = self.edit(names, quitting)
+            if quitting is None:
+                quitting = self.edit(names)
         return self.status if quitting is None else quitting
 
-    def edit(self, names: list[str], quitting: int | None) -> int | None:
+    def edit(self, names: list[str]) -> int | None:
         """Edit one stream of lines to its end; return the status if q ended it."""
-        if quitting is not None:
-            return quitting
-        p = self.p
+        quitting = None
         if self.in_place and not self.readable(names[0]):
             return None
         self.lines = self.input(names)
@@ -91,12 +85,13 @@ class Sed(Selection):
         except Quit as leaving:
             quitting = leaving.args[0]
             if self.in_place:
-                self.flush_rest()
+                while self.next_line():
+                    self.print(self.space)
         if self.in_place:
             self.replace(names[0])
             self.open_line = False
         else:
-            p.out("".join(self.out))
+            self.p.out("".join(self.out))
         self.out = []
         return quitting
 
@@ -104,16 +99,13 @@ class Sed(Selection):
         """Return whether a file can be edited in place; print a message if not."""
         p = self.p
         try:
-            node = p.lookup(name)
+            regular = p.lookup(name).kind == "file"
         except OSError as error:
-            p.fail(f"can't read {name}: {error.strerror}")
-            self.status = 2
+            self.status = p.fail(f"can't read {name}: {error.strerror}", 2)
             return False
-        if node.kind != "file":
-            p.fail(f"couldn't edit {name}: not a regular file")
-            self.status = 4
-            return False
-        return True
+        if not regular:
+            self.status = p.fail(f"couldn't edit {name}: not a regular file", 4)
+        return regular
 
     def replace(self, name: str) -> None:
         """Replace a file by the edited text: a new file of the same owner and mode."""
@@ -121,7 +113,7 @@ class Sed(Selection):
         node = p.lookup(name)
         mode, uid, gid = node.mode, node.uid, node.gid
         folder, _, base = name.rpartition("/")
-        try:
+        with failing(f"couldn't open temporary file {folder or '.'}/sedXXXXXX", 4):
             if self.suffix:
                 backup = self.suffix.replace("*", base) if "*" in self.suffix else base + self.suffix
                 backup = backup if "/" in backup or not folder else f"{folder}/{backup}"
@@ -131,9 +123,6 @@ class Sed(Selection):
             else:
                 p.unlink(name)
             made = p.write(name, raw("".join(self.out)))
-        except OSError as error:
-            shown = (folder or ".") + "/sedXXXXXX"
-            raise Fail(f"couldn't open temporary file {shown}: {error.strerror}", 4) from None
         made.mode, made.uid, made.gid = mode, uid, gid
 
     def input(self, names: list[str]) -> Iterator[tuple[str, bool]]:
@@ -146,15 +135,12 @@ class Sed(Selection):
                 self.out = []
                 if error.strerror == "Is a directory":
                     raise Fail(f"read error on {name}: {error.strerror}", 4) from None
-                self.p.fail(f"can't read {name}: {error.strerror}")
-                self.status = 2
+                self.status = self.p.fail(f"can't read {name}: {error.strerror}", 2)
                 continue
-            kept = data.split(self.end)
-            whole = not kept[-1]
-            if whole:
-                kept.pop()
-            for at, line in enumerate(kept):
-                yield line, at == len(kept) - 1 and not whole
+            *whole, rest = data.split(self.end)
+            yield from ((line, False) for line in whole)
+            if rest:
+                yield rest, True
 
     def next_line(self) -> bool:
         """Read the next line into the pattern space; return whether there was one."""
@@ -164,10 +150,6 @@ class Sed(Selection):
         self.ahead = next(self.lines, None)
         self.number += 1
         return True
-
-    def flush_rest(self) -> None:
-        while self.next_line():
-            self.print(self.space)
 
     def print(self, text: str, ending: bool = True) -> None:
         """Print a line, without its end if the input's last line has none; later output adds it."""
@@ -191,11 +173,8 @@ class Sed(Selection):
             if kind == "text":
                 self.put(text)
                 continue
-            try:
-                data = self.p.stdin if text == "/dev/stdin" else self.p.read(text)
-            except OSError:
-                continue
-            self.put(data.decode("latin-1"))
+            with suppress(OSError):
+                self.put((self.p.stdin if text == "/dev/stdin" else self.p.read(text)).decode("latin-1"))
         self.later = []
 
     def commands_on_space(self) -> bool:
@@ -254,13 +233,12 @@ class Sed(Selection):
         if self.ahead is None:
             self.finish()
             return False
-        before = self.space
+        before = self.space + self.end if name == "N" else ""
         if name == "n" and not self.silent:
             self.print(self.space)
         self.leave()
         self.next_line()
-        if name == "N":
-            self.space = before + self.end + self.space
+        self.space = before + self.space
         return True
 
     def simple(self, command: Command) -> None:
@@ -289,22 +267,66 @@ class Sed(Selection):
 
     def regex(self, regex):
         """Return the regular expression, or the last one used if it is empty."""
-        if regex is None:
-            if self.last_regex is None:
-                raise Fail("-e expression #1, char 0: no previous regular expression")
-            return self.last_regex
-        self.last_regex = regex
-        return regex
+        self.last_regex = regex or self.last_regex
+        return required(self.last_regex, "-e expression #1, char 0: no previous regular expression")
 
     def substitute(self, command: Command) -> None:
         regex = self.regex(command.regex)
         changed, count = substitute(regex, self.space, command.parts, self.p.tick, command.everywhere, command.nth)
-        if not count:
-            return
-        self.space = changed
-        self.replaced = True
-        for _ in range(command.prints):
-            self.print(self.space)
+        if count:
+            self.space, self.replaced = changed, True
+            for _ in range(command.prints):
+                self.print(self.space)
+
+    # -- addresses
+
+    def selects(self, command: Command) -> bool:
+        """Return whether a command's addresses select this line; opens and closes its range."""
+        first, second = command.first, command.second
+        if first is None:
+            return True
+        if second is None:
+            return self.at(first)
+        if command.end >= 0:
+            return self.inside(command, second)
+        if first.kind == "line" and first.number == 0 and command.end == -1:
+            command.end = 0
+            return self.inside(command, second)
+        if not self.at(first):
+            return False
+        if second.kind == "line":
+            command.end = second.number if second.number > self.number else -1
+        elif second.kind == "plus":
+            command.end = self.number + second.number if second.number else -1
+        elif second.kind == "multiple":
+            up = -(-self.number // second.number) * second.number if second.number else self.number
+            command.end = up if up > self.number else -1
+        else:
+            command.end = 0 if not (second.kind == "last" and self.ahead is None) else -1
+        return True
+
+    def inside(self, command: Command, second: Address) -> bool:
+        """Return whether a line after the first of a range is in it."""
+        if second.kind in ("regex", "last"):
+            if self.at(second):
+                command.end = -1 if not (command.first.kind == "line" and command.first.number == 0) else -2
+            return True
+        if self.number < command.end:
+            return True
+        inside, command.end = self.number == command.end, -1
+        return inside or (second.kind == "line" and self.at(command.first))
+
+    def at(self, address: Address) -> bool:
+        kind = address.kind
+        if kind == "line":
+            return self.number == address.number
+        if kind == "last":
+            return self.ahead is None
+        if kind == "step":
+            if address.step <= 0:
+                return self.number == address.number
+            return self.number >= address.number and (self.number - address.number) % address.step == 0
+        return self.regex(address.regex).test(self.space, self.p.tick)
 
 
 COMMANDS = {"sed": sed}

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from envs.simulators.regex.match import Regex, compile_regex
 from envs.simulators.regex.syntax import RegexError
-from envs.simulators.shell.commands.options import Fail
+from envs.simulators.shell.commands.options import Fail, required
 from envs.simulators.shell.commands.sed.text import replacement_parts
 
 MOST_COMMANDS = 10_000
@@ -55,8 +55,9 @@ class Script:
         self.labels: dict[str, int] = {}
         self.blocks: list[int] = []
 
-    def error(self, message: str) -> Fail:
+    def error(self, message: str, ahead: int = 0) -> Fail:
         """Return sed's error message, with the number of the expression and of the character in it."""
+        self.at += ahead
         number, (start, name) = max((i, chunk) for i, chunk in enumerate(self.starts) if chunk[0] <= self.at or not i)
         if name is not None:
             return Fail(f"file {name} line {self.text.count(chr(10), start, self.at) + 1}: {message}")
@@ -69,9 +70,23 @@ class Script:
         self.at += bool(char)
         return char
 
+    def accept(self, text: str) -> bool:
+        """Read a text if it comes next; return whether it does."""
+        found = self.text.startswith(text, self.at)
+        self.at += len(text) * found
+        return found
+
     def skip(self, chars: str) -> None:
         while self.at < len(self.text) and self.text[self.at] in chars:
             self.at += 1
+
+    def word(self, ends: str) -> str:
+        """Read the text before one of the characters, without the blanks around it."""
+        self.skip(" \t")
+        start = self.at
+        while self.at < len(self.text) and self.text[self.at] not in ends:
+            self.at += 1
+        return self.text[start : self.at].rstrip()
 
     def parse(self) -> list[Command]:
         while True:
@@ -84,35 +99,27 @@ class Script:
         if self.blocks:
             self.at = 0
             raise self.error("unmatched `{'")
+        self.labels[""] = len(self.commands)
         for command in self.commands:
-            if command.name in "btT" and command.text:
-                if command.text not in self.labels:
-                    raise Fail(f"can't find label for jump to `{command.text}'", 4)
-                command.target = self.labels[command.text]
-            elif command.name in "btT":
-                command.target = len(self.commands)
+            if command.name in "btT":
+                missing = f"can't find label for jump to `{command.text}'"
+                command.target = required(self.labels.get(command.text), missing, 4)
         return self.commands
 
     def command(self) -> None:
-        first = self.address(first=True)
-        second = None
-        if first is not None:
+        first, second = self.address(first=True), None
+        self.skip(" \t")
+        if first is not None and self.accept(","):
             self.skip(" \t")
-            if self.text.startswith(",", self.at):
-                self.at += 1
-                self.skip(" \t")
-                second = self.address(first=False)
-                if second is None:
-                    self.at += 1
-                    raise self.error("unexpected `,'")
+            second = self.address(first=False)
+            if second is None:
+                raise self.error("unexpected `,'", 1)
         if first == Address("line") and (second is None or second.kind != "regex"):
-            self.at += 1
-            raise self.error("invalid usage of line address 0")
+            raise self.error("invalid usage of line address 0", 1)
         self.skip(" \t")
         negated = False
-        while self.text.startswith("!", self.at):
+        while self.accept("!"):
             negated = True
-            self.at += 1
             self.skip(" \t")
         name = self.char()
         if not name or name == "\n":
@@ -136,11 +143,7 @@ class Script:
     def label(self, command: Command) -> None:
         if command.first is not None:
             raise self.error(": doesn't want any addresses")
-        self.skip(" \t")
-        start = self.at
-        while self.at < len(self.text) and self.text[self.at] not in "\n;":
-            self.at += 1
-        label = self.text[start : self.at].rstrip()
+        label = self.word("\n;")
         if not label:
             raise self.error('":" lacks a label')
         self.commands.pop()
@@ -162,11 +165,7 @@ class Script:
         elif name in "aic":
             self.appended(command)
         elif name in "btT":
-            self.skip(" \t")
-            start = self.at
-            while self.at < len(self.text) and self.text[self.at] not in "\n;}":
-                self.at += 1
-            command.text = self.text[start : self.at].rstrip()
+            command.text = self.word("\n;}")
         elif name == "r":
             self.skip(" \t")
             command.text = self.until_newline()
@@ -184,17 +183,15 @@ class Script:
             raise self.error(f"unknown command: `{name}'")
 
     def until_newline(self) -> str:
-        end = self.text.find("\n", self.at)
-        end = len(self.text) if end < 0 else end
-        found, self.at = self.text[self.at : end], end
+        found = self.text[self.at :].partition("\n")[0]
+        self.at += len(found)
         return found
 
-    def ending(self) -> None:
+    def ending(self, message: str = "extra characters after command") -> None:
         """Read the end of a command: blanks, then ; } # or the end of the line."""
         self.skip(" \t")
         if self.at < len(self.text) and self.text[self.at] not in "\n;}#":
-            self.at += 1
-            raise self.error("extra characters after command")
+            raise self.error(message, 1)
 
     def number(self) -> int:
         start = self.at
@@ -205,24 +202,20 @@ class Script:
         char = self.text[self.at : self.at + 1]
         if char.isdecimal():
             number = self.number()
-            if first and self.text.startswith("~", self.at):
-                self.at += 1
+            if first and self.accept("~"):
                 return Address("step", number, self.number())
             return Address("line", number)
-        if char == "$":
-            self.at += 1
+        if self.accept("$"):
             return Address("last")
-        if char in ("+", "~") and char and not first:
-            self.at += 1
+        if not first and (self.accept("+") or self.accept("~")):
             return Address("plus" if char == "+" else "multiple", self.number())
         if char == "/" or (char == "\\" and self.at + 1 < len(self.text)):
             self.at += 1 + (char == "\\")
             delimiter = self.text[self.at - 1]
             pattern = self.delimited(delimiter, "unterminated address regex", True)
-            flags = ""
-            while self.text[self.at : self.at + 1] in ("I", "M"):
-                flags += self.char()
-            return Address("regex", regex=self.compiled(pattern, flags))
+            start = self.at
+            self.skip("IM")
+            return Address("regex", regex=self.compiled(pattern, self.text[start : self.at]))
         return None
 
     def delimited(self, delimiter: str, unterminated: str, regex: bool) -> str:
@@ -274,15 +267,12 @@ class Script:
         self.skip(" \t")
         if self.at >= len(self.text):
             raise self.error("expected \\ after `a', `c' or `i'")
-        if self.text.startswith("\\", self.at):
-            self.at += 1
+        if self.accept("\\"):
             start = self.at
             self.skip(" \t")
-            if self.text.startswith("\n", self.at):
-                self.at += 1
-            elif self.at >= len(self.text):
+            if self.at >= len(self.text):
                 return
-            else:
+            if not self.accept("\n"):
                 self.at = start
         shown = []
         while self.at < len(self.text):
@@ -314,17 +304,11 @@ class Script:
                 start = self.at
                 command.nth = self.number()
                 if not command.nth:
-                    self.at = start + 1
-                    raise self.error("number option to `s' command may not be zero")
-            elif char in ("", "\n", ";", "}", "#", " ", "\t"):
-                self.skip(" \t")
-                if self.at < len(self.text) and self.text[self.at] not in "\n;}#":
-                    self.at += 1
-                    raise self.error("unknown option to `s'")
-                break
+                    self.at = start
+                    raise self.error("number option to `s' command may not be zero", 1)
             else:
-                self.at += 1
-                raise self.error("unknown option to `s'")
+                self.ending("unknown option to `s'")
+                break
         command.everywhere, command.prints = "g" in flags, flags.count("p")
         command.regex = self.compiled(pattern, flags)
         command.parts = replacement_parts(replacement, ESCAPES)

@@ -42,7 +42,6 @@ def replacement_parts(text: str, escapes: dict[str, str]) -> list:
 
 
 def replacement(parts: list, text: str, found: tuple) -> str:
-    """Return the replacement of a match."""
     shown: list[str] = []
     lasting, once = "", ""
     for part in parts:
