@@ -6,8 +6,8 @@ process.py chooses it by a trial:
 
 - oneDNN has twice MKL's speed on some CPUs (AMD's with AVX-512), in float32.
 - MKL multiplies by its copy up to three times as fast as by the weight where there are few rows. A row's bits depend
-  neither on the other rows nor on the number of threads. The copy is float32 and multiplies 16 bits as float32, which
-  is faster where a CPU has slow products of 16 bits, or none.
+  less on the number of rows and threads than in plain products, with Intel's AVX-512 not at all. The copy is float32
+  and multiplies 16 bits as float32, which is faster where a CPU has slow products of 16 bits, or none.
 
 Both use parts of torch that may be missing or inexact elsewhere, so a trial decides; without them, or beyond
 COPIES_SHARE of the memory, the plain code runs.

@@ -51,8 +51,8 @@ def best_library(kind: str, inputs: int, outputs: int, dtype: torch.dtype) -> tu
     trials find for a layer [outputs, inputs] of dtype. Where a library is missing or inexact, products are plain.
 
     oneDNN is taken if it is clearly the fastest. Between MKL's copies and plain products that are about as fast the
-    copies are taken, whose bits depend neither on the number of rows nor on threads; so a change of one trial to the
-    next seldom changes the choice. In 16 bits MKL's copies, twice as large, must be clearly faster.
+    copies are taken, whose bits depend less on the number of rows and threads; so a change from one trial to the next
+    seldom changes the choice. In 16 bits MKL's copies, twice as large, must be clearly faster.
     """
     able = [by for by in ("onednn", "mkl") if packed.usable(torch.float32, by)]
     if kind != "auto":
