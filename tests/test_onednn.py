@@ -106,18 +106,20 @@ def test_mkl_multiplies_as_float32_whatever_the_rows_and_threads(inputs, outputs
         pytest.skip("mkl is not usable here")
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, generator=generator).to(dtype)  # noqa: E731
-    x, weight, b = draw(130, inputs), draw(outputs, inputs), draw(outputs) if bias else None
+    x, weight, b = draw(600, inputs), draw(outputs, inputs), draw(outputs) if bias else None
     expected = x.double() @ weight.double().T + (b.double() if bias else 0)
     threads(1)
     first = packed.multiply(x, packed.pack_weight(weight, "mkl"), b)
     close = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
     assert first.dtype == dtype and (first - expected).abs().max() <= close * expected.abs().max()
-    for number in (1, 2, 3):
+    for number in (1, 2, 3, 16):
         threads(number)
         copy = packed.pack_weight(weight, "mkl")
+        assert torch.get_num_threads() == number
         for rows in (slice(0, 1), slice(1, 3), slice(5, 12), slice(0, 16), slice(97, 130), slice(0, 0), slice(None)):
             assert torch.equal(packed.multiply(x[rows], copy, b), first[rows])
     assert torch.equal(packed.multiply(x[:, None], copy, b)[:, 0], first)
+    assert torch.equal(packed.multiply(x.unflatten(0, (2, 300)), copy, b).flatten(0, 1), first)
     assert torch.equal(packed.multiply(x.T.contiguous().T, copy, b), first)
 
 
