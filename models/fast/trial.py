@@ -25,7 +25,7 @@ LARGE = 1_000_000_000  # parameters, from which on half as many rows are tried: 
 
 
 def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, products: str = "auto") -> tuple[str, str]:
-    """Choose the library of products with frozen weights (process.py) and print it, and give torch that many CPU threads.
+    """Choose the library of products with frozen weights (process.py), print it, and give torch that many CPU threads.
 
     threads: 0: process.py chooses; where that many fail in the trial, the largest number is searched that does not, by
     halving the interval.
