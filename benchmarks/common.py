@@ -410,7 +410,7 @@ def compose(
     lines += [line for row in (rows if shown is None else shown) for line in row.lines()]
     notes = [f"Ours multiplies {sizes}: {line}." for sizes, line in _chosen.items()] + notes
     if _chosen:
-        notes.append("oneDNN's copies are laid out before the measured repeats. The peers run as they come, by MKL.")
+        notes.append("Copies of weights are laid out before the measured repeats. The peers run as they come, by MKL.")
     if any(TOO in side for row in rows for side in row.values):
         notes.append(f"`{TOO}`: that peer, with torch's switch to oneDNN. No target is held against it.")
     if options.clock == "cpu":

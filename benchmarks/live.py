@@ -6,6 +6,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+# MKL asks for 7 MiB or more beside a weight that it packs, and does not touch them; so the weight's numbers count.
+MKL_PACK = torch.ops.mkl._mkl_reorder_linear_weight.default if torch.backends.mkl.is_available() else None
+
 
 class LiveStorage(TorchDispatchMode):
     """Context that follows every storage that an operation returns until it is freed.
@@ -21,6 +24,9 @@ class LiveStorage(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         results = func(*args, **(kwargs or {}))
+        if func is MKL_PACK:
+            self._count(results, 4 * args[0].numel())
+            return results
         inputs = {_storage(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         outputs = [x for x in tree_leaves(results) if isinstance(x, torch.Tensor)]
         self.add(*(x for x in outputs if _storage(x) not in inputs))
@@ -35,11 +41,13 @@ class LiveStorage(TorchDispatchMode):
                 owner, size = x.untyped_storage(), x.untyped_storage().nbytes()
             except NotImplementedError:  # oneDNN's layout has no storage
                 owner, size = x, x.numel() * x.element_size()
-            if id(owner) in self._known:
-                continue
-            self._known[id(owner)] = weakref.finalize(owner, self._free, id(owner), size)
-            self.live += size
-            self.peak = max(self.peak, self.live)
+            if id(owner) not in self._known:
+                self._count(owner, size)
+
+    def _count(self, owner, size: int) -> None:
+        self._known[id(owner)] = weakref.finalize(owner, self._free, id(owner), size)
+        self.live += size
+        self.peak = max(self.peak, self.live)
 
     def reset_peak(self) -> None:
         self.peak = self.live

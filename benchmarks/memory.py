@@ -29,9 +29,10 @@ from rl.state import TrainState
 from rl.update import make_optimizer, optimizer_step
 
 EMBEDDED = ["micro_tokens=4096", "max_len=256", "rollout_batch_size=32", "dtype=float32"]
-HALF_A_BILLION = ["micro_tokens=512", "max_len=128", "rollout_batch_size=8", "dtype=bfloat16"]
+HALF_A_BILLION = ["micro_tokens=512", "max_len=128", "rollout_batch_size=8", "dtype=bfloat16", "products=onednn"]
 SETTINGS = {  # name: (shape, words of train.py)
     "tiny": ("tiny", [*EMBEDDED, "products=onednn"]),
+    "tiny mkl": ("tiny", [*EMBEDDED, "products=mkl"]),
     "tiny plain checkpointed": ("tiny", [*EMBEDDED, "products=plain", "checkpoint=block"]),
     "0.5b": ("0.5b", HALF_A_BILLION),
     "0.5b checkpointed": ("0.5b", [*HALF_A_BILLION, "checkpoint=block"]),

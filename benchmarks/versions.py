@@ -7,7 +7,7 @@ median time of this version over the median time of the other: below 1 this vers
     python -m benchmarks.versions before=. before_products=onednn now_products=plain
     python -m benchmarks.versions before=FOLDER clock=cpu threads=1
 
-The first compares the two kinds of float32 product on one machine, as another kind of CPU would choose the other. The
+The first compares two libraries of products on one machine, as another kind of CPU would choose another. The
 second counts CPU time, of the started programs too: on a busy machine it varies less than time on the clock.
 """
 

@@ -81,7 +81,8 @@ def advice(cfg: Any, phase: str) -> str:
         f"micro_tokens below {cfg.micro_tokens} takes less": phase in ("score", "learn")
         and cfg.micro_tokens > cfg.max_len,
         f"rollout_batch_size below {cfg.rollout_batch_size} takes less": phase in ("collect", "evaluate"),
-        "products=plain makes no copies of float32 weights": phase == "trial" and cfg.products != "plain",
+        "products=plain makes no copies of float32 weights, and of 16 bits smaller ones than mkl": phase == "trial"
+        and cfg.products != "plain",
         "quant=nf4 stores the base in 4.5 bits a weight": new and cfg.quant == "none" and cfg.lora.r > 0,
         "dtype=bfloat16 halves the base": new and cfg.dtype == "float32",
         "lora.r=16 trains adapters, without moments of every weight": new and cfg.lora.r == 0,

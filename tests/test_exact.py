@@ -92,7 +92,7 @@ def test_a_larger_model_agrees_bitwise_where_the_trial_says_so(r, number, thread
 @pytest.mark.parametrize("least", [64, *also_full(1, sys.maxsize)])
 @torch.no_grad()
 def test_every_choice_of_library_is_exact(library, least, monkeypatch):
-    """Each library of products, and a step's attention always, sometimes or never by oneDNN."""
+    """Each library of products, and a step's attention always, sometimes or never by oneDNN. 16 bits have no step."""
     monkeypatch.setattr(packed, "library", library)
     monkeypatch.setattr(onednn, "least_batch", least)
     model = embedded(16, torch.float32)
@@ -100,6 +100,9 @@ def test_every_choice_of_library_is_exact(library, least, monkeypatch):
     if library == "mkl" and (found := trial.first_difference(model)):
         pytest.skip(f"the trial refuses MKL's copies on this CPU: {found}")
     assert exact_step(model) is not None and largest_gap(model) == 0.0
+    model = embedded(16, torch.bfloat16)
+    randomize_factors(model)
+    assert largest_gap(model) == 0.0
 
 
 @pytest.mark.parametrize("r", [1, 81, 193, *also_full(64, 65, 80, 128, 191, 192, 240, 256, 320)])

@@ -61,7 +61,7 @@ class Called(TorchDispatchMode):
 
 CPU = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
 AVX512 = "GenuineIntel" in CPU and "avx512" in CPU and "MKL_ENABLE_INSTRUCTIONS" not in os.environ
-PARTS = [slice(*ends) for ends in ((0, 1), (1, 3), (5, 12), (0, 16), (5, 37), (0, 128), (97, 130), (0, 130))]
+PARTS = [slice(*ends) for ends in ((0, 1), (1, 3), (5, 12), (0, 16), (5, 37), (0, 128), (97, 130), (0, 600))]
 LIBRARIES = [
     pytest.param(by, marks=pytest.mark.skipif(not packed.usable(torch.float32, by), reason=f"{by} is not usable here"))
     for by in ("onednn", "mkl")
@@ -112,18 +112,19 @@ def test_mkl_multiplies_as_float32_whatever_the_rows_and_threads(inputs, outputs
         pytest.skip("mkl is not usable here")
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, generator=generator).to(dtype)  # noqa: E731
-    x, weight, b = draw(130, inputs), draw(outputs, inputs), draw(outputs) if bias else None
+    x, weight, b = draw(600, inputs), draw(outputs, inputs), draw(outputs) if bias else None
     expected = x.double() @ weight.double().T + (b.double() if bias else 0)
     threads(1)
     first = packed.multiply(x, packed.pack_weight(weight, "mkl"), b)
     close = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
     assert first.dtype == dtype and (first - expected).abs().max() <= close * expected.abs().max()
-    for number in (1, 2, 3):
+    for number in (1, 2, 3, 16):
         threads(number)
         copy = packed.pack_weight(weight, "mkl")
+        assert torch.get_num_threads() == number
         for rows in PARTS if AVX512 else ():
             assert torch.equal(packed.multiply(x[rows], copy, b), first[rows])
-        for strided in (x[:, None], x.T.contiguous().T, x[:0]):
+        for strided in (x[:, None], x.unflatten(0, (2, 300)), x.T.contiguous().T, x[:0]):
             assert torch.equal(packed.multiply(strided, copy, b), packed.multiply(strided.contiguous(), copy, b))
 
 

@@ -1,6 +1,7 @@
 """plan=: planned peaks are within 5 % of the peaks of live storage, and settings that do not fit are named."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from conftest import run_program
@@ -8,16 +9,18 @@ from conftest import run_program
 from benchmarks import memory
 from benchmarks.sides import SHAPES
 from models.config import read_config
-from models.fast import footprint, process
+from models.fast import footprint, packed, process
 from models.kernels import Kernels, kernels
 from models.sizes import sizes_of
 from models.weights import resolve
 from rl import config, peaks
+from rl.ranks.shard import most_copies
 
 GIB = 2**30
 
 
 TINY = ["micro_tokens=512", "max_len=128", "rollout_batch_size=16", "dtype=float32"]
+MANY = ["micro_tokens=2048", "max_len=256", "rollout_batch_size=16", "dtype=bfloat16"]
 LARGER = ["micro_tokens=256", "max_len=64", "rollout_batch_size=8", "dtype=bfloat16"]
 CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermediate_size": 2048}
 
@@ -27,8 +30,12 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
     [
         ("tiny", [*TINY, "products=plain"]),
         pytest.param("tiny", [*TINY, "products=onednn", "checkpoint=block"], marks=pytest.mark.full),
+        pytest.param("tiny", [*TINY, "products=mkl"], marks=pytest.mark.full),
+        ("tiny", [*MANY, "products=mkl"]),
+        pytest.param("tiny", [*MANY, "products=mkl", "checkpoint=block"], marks=pytest.mark.full),
         ("tiny", [*TINY, "products=plain", "checkpoint=block", "lora.r=0"]),
         pytest.param("0.5b", [*LARGER, "products=plain"], marks=pytest.mark.full),
+        pytest.param("0.5b", [*LARGER, "products=mkl"], marks=pytest.mark.full),
         pytest.param("0.5b", [*LARGER, "quant=int8"], marks=pytest.mark.full),
         pytest.param(
             "0.5b",
@@ -61,6 +68,20 @@ def test_the_plan_counts_the_copies_that_the_trial_would_choose(library, monkeyp
     assert half == 4 * head
     more = need("products=mkl", "dtype=bfloat16") - need("products=onednn", "dtype=bfloat16")
     assert more == 2 * (2 * sizes.block_weights + head)
+    footprint._best_library.cache_clear()
+
+
+@pytest.mark.parametrize("there", ["onednn", "mkl"])
+def test_a_missing_library_is_planned_as_a_run_takes_it(there, monkeypatch):
+    """A run takes plain products instead, which have oneDNN's copies in 16 bits. Shards leave room for the most."""
+    monkeypatch.setattr(packed, "usable", lambda dtype, by: by == there and dtype in packed.DTYPES[by])
+    monkeypatch.setattr(process, "speedup_by", lambda *_: 0.5)
+    footprint._best_library.cache_clear()
+    for kind in ("onednn", "mkl"):
+        assert memory.settings("tiny", [*TINY, f"products={kind}"]).products == (kind if kind == there else "plain")
+    sizes = sizes_of(read_config(resolve("tiny")))
+    cfg = config.parse(["algo=ppo", "device=cpu", *TINY])
+    assert most_copies(sizes, cfg).copies == peaks.footprint(sizes, replace(cfg, products=there)).copies > 0
     footprint._best_library.cache_clear()
 
 

@@ -171,6 +171,17 @@ def test_attention_goes_through_the_library_of_training_if_bits_differ(
     assert onednn.least_batch == chosen
 
 
+@pytest.mark.skipif("onednn" not in LIBRARIES, reason="oneDNN's copies are not usable here")
+def test_attention_follows_products_that_change_after_the_trial(products, least_batch, monkeypatch):
+    """Where the two libraries differ in a bit, a step's attention takes training's."""
+    monkeypatch.setattr(onednn, "multiplies_float32", lambda: True)
+    monkeypatch.setattr(process, "_attention_differs", lambda: True)
+    monkeypatch.setattr(process, "speedup_by", lambda by, *_: 2.0 if by == "onednn" else 0.5)
+    monkeypatch.setattr(trial, "first_difference", lambda _: None if packed.library == "plain" else "differs")
+    assert trial.choose_threads(random_model(), 1, trial=True) == ("yes", "plain")
+    assert onednn.least_batch == sys.maxsize
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("fast", [True, False])
 def test_slow_products_of_16_bits_are_said(dtype, fast, products, least_batch, monkeypatch, capsys):

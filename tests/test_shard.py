@@ -19,7 +19,8 @@ from rl.ranks.pieces import Pieces, file_name, share_of
 COMMON = "epochs=1 eval_episodes=0 max_turns=2 max_new_tokens=12 micro_tokens=256 episodes=8 batch_size=8 out=OUT"
 LORA = {  # case: words
     "ppo": f"algo=ppo {COMMON} products=onednn epochs=2 eval_episodes=1 reward.rule=shaped",
-    "grpo": f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} episodes=12 reward.rule=shaped fails strict=false",
+    "grpo": f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} episodes=12 reward.rule=shaped fails strict=false"
+    " products=mkl",
     "reinforce": f"algo=reinforce env=textcraft:2,sat:1 {COMMON} checkpoint=block products=plain",
     "sft": f"algo=sft lora.dropout=0.1 {COMMON} dtype=bfloat16",
 }

@@ -133,8 +133,9 @@ def _size(model: CausalLM) -> int:
 def exact_step(model: CausalLM) -> CPUStep | None:
     """Return a CPUStep that agrees with the model in every bit on five or six tokens of 1 to 64 rows, or None.
 
-    Rows are padded to FEW_ROWS if that agrees: a product of four rows takes half the time of one of sixteen. The trial
-    runs once for each model, number of threads and shape of the adapters, with random B factors.
+    Rows are padded to FEW_ROWS if that agrees: a product of four rows takes half the time of one of sixteen. A small
+    model's weights are stacked if that agrees. The trial runs once for each model, library, number of threads and shape
+    of the adapters, with random B factors.
     """
     weight = model.lm_head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or model.config.quant != "none":

@@ -40,11 +40,11 @@ def footprint(
     """Implement the hook of models/kernels.py.
 
     kind: of models/quant.py, of the blocks' linear layers. rank: of the adapters, 0 where every weight trains.
-    products: as train.py's; "auto" tries them on this machine. card: bytes of the CUDA device, 0 if unknown. rows:
-    tokens whose log-probabilities are computed together. again: whether their backward computes the logits again.
+    products: as train.py's; tried on this machine with "auto", and plain where it lacks the library. card: bytes of the
+    CUDA device, 0 if unknown. rows: tokens whose log-probabilities are computed together. again: whether their backward
+    computes the logits again.
     """
-    if products == "auto":
-        products = _best_library(sizes.D, sizes.I, dtype) if device == "cpu" else "plain"
+    products = _best_library(products, sizes.D, sizes.I, dtype) if device == "cpu" else "plain"
     wanted = dict.fromkeys((torch.float32, dtype), 0)  # numbers of copied weights
     if device == "cpu" and rank:
         wanted[dtype] += 2 * sizes.block_weights if kind == "none" else 0
@@ -58,14 +58,14 @@ def footprint(
         stacks(sizes, device, dtype, kind, rank, card),
         slab,
         0 if kind == "none" else dequantised(kind, sizes.largest_linear, dtype, device),
-        _head(sizes, device, dtype, rows, again, slab),
+        _head(sizes, device, dtype, rows, again, slab, products == "mkl" and rank > 0),
         0 if device == "cpu" else int(KEPT_SHARE * card),
     )
 
 
 @cache
-def _best_library(*size) -> str:
-    return process.best_library("auto", *size)[0]
+def _best_library(*args) -> str:
+    return process.best_library(*args)[0]
 
 
 def _bytes_of_copy(dtype: torch.dtype, products: str) -> int:
@@ -86,12 +86,14 @@ def stacks(sizes: Sizes, device: str, dtype: torch.dtype, kind: str, rank: int, 
     return dtype.itemsize * (factors + (sizes.block_weights if stacked else 0))
 
 
-def _head(sizes: Sizes, device: str, dtype: torch.dtype, rows: int, again: bool, slab: int) -> int:
-    """Return the bytes of logits, probabilities, their gradients and sums while a slab of some rows is computed."""
+def _head(sizes: Sizes, device: str, dtype: torch.dtype, rows: int, again: bool, slab: int, widened: bool) -> int:
+    """Return the bytes of logits, probabilities, their gradients and sums while a slab of some rows is computed.
+    widened: MKL's copies multiply 16 bits."""
     if device == "cpu":
-        rows = min(rows, head.ROWS)
-        logits = 4 * rows * min(SLAB, sizes.V)
-        return max(logits + slab, (4 if again else 2) * logits) + 8 * rows * sizes.D
+        rows, half, words = min(rows, head.ROWS), dtype.itemsize == 2, min(SLAB, sizes.V)
+        logits, cast = 4 * rows * words, 2 * rows * words if half and not again else 0  # the probabilities in 16 bits,
+        cast += 4 * min(rows, packed.WIDENED) * (words + sizes.D) if half and widened else 0  # and as float32
+        return max(logits + slab, (4 if again else 2) * logits + cast) + 8 * rows * sizes.D
     from models.fast.triton import logprob
 
     tiles = logprob.tiles(sizes.D, dtype, HOPPER)

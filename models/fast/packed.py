@@ -6,8 +6,9 @@ process.py chooses it by a trial:
 
 - oneDNN has twice MKL's speed on some CPUs (AMD's with AVX-512), in float32.
 - MKL multiplies by its copy up to three times as fast as by the weight where there are few rows. A row's bits depend
-  less on the number of rows and threads than in plain products, with Intel's AVX-512 not at all. The copy is float32
-  and multiplies 16 bits as float32, which is faster where a CPU has slow products of 16 bits, or none.
+  less on the number of rows and threads than in plain products; with Intel's AVX-512 not at all, as long as one thread
+  makes the copy. The copy is float32 and multiplies 16 bits as float32, which is faster where a CPU has slow products
+  of 16 bits, or none.
 
 Both use parts of torch that may be missing or inexact elsewhere, so a trial decides; without them, or beyond
 COPIES_SHARE of the memory, the plain code runs.
@@ -22,6 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 COPIES_SHARE = 0.25  # of the machine's memory, for all copies of weights together
 ROWS = 512  # that the layouts are made for; other numbers of rows may be multiplied by them too
+WIDENED = 256  # rows of 16 bits that are multiplied at once as float32; more take more memory and no less time
 DTYPES = {"onednn": (torch.float32, torch.bfloat16), "mkl": (torch.float32, torch.bfloat16, torch.float16)}
 
 Library = Literal["onednn", "mkl", "plain"]
@@ -37,9 +39,15 @@ class MKLWeight(NamedTuple):
     like: torch.Tensor  # [O, D], one number expanded: torch asks for the shape
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        rows = x.shape[:-1].numel()
+        if x.dtype != torch.float32 and rows > WIDENED:
+            y = x.new_empty(rows, len(self.like))
+            for part, out in zip(x.flatten(0, -2).split(WIDENED), y.split(WIDENED), strict=True):
+                out.copy_(self.multiply(part, bias))
+            return y.unflatten(0, x.shape[:-1])
         bias = None if bias is None else bias.float()
         # The last argument is the number of rows for which torch takes the copy; for others it takes `like`.
-        return torch.ops.mkl._mkl_linear(x.float(), *self, bias, x.shape[:-1].numel()).to(x.dtype)
+        return torch.ops.mkl._mkl_linear(x.float(), *self, bias, rows).to(x.dtype)
 
 
 Packed = torch.Tensor | MKLWeight  # a weight in oneDNN's layout, or in MKL's
@@ -65,9 +73,19 @@ def pack_weight(weight: torch.Tensor, by: Library | None = None) -> Packed:
     """Return a weight [O, D] in the layout of a library, by default of `library`; the caller keeps it."""
     weight = weight.contiguous()
     if (by or library) == "mkl":
-        packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.float(), ROWS)
-        return MKLWeight(packed, torch.zeros(1).expand(weight.shape))
+        return MKLWeight(_packed_by_mkl(weight.float()), torch.zeros(1).expand(weight.shape))
     return torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+
+
+def _packed_by_mkl(weight: torch.Tensor) -> torch.Tensor:
+    """Return a weight in MKL's layout, made by one thread. Ten threads or more make another layout of some shapes, by
+    which a row's bits depend on the number of rows."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return torch.ops.mkl._mkl_reorder_linear_weight(weight, ROWS)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def weight_copy(weights: list[torch.Tensor], transposed: bool = False) -> Packed | None:

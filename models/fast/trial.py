@@ -25,7 +25,7 @@ LARGE = 1_000_000_000  # parameters, from which on half as many rows are tried: 
 
 
 def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, products: str = "auto") -> tuple[str, str]:
-    """Choose the library of float32 products (process.py) and print it, and give torch that many CPU threads.
+    """Choose the library of products with frozen weights (process.py), print it, and give torch that many CPU threads.
 
     threads: 0: process.py chooses; where that many fail in the trial, the largest number is searched that does not, by
     halving the interval.
@@ -73,12 +73,12 @@ def _differs(model: CausalLM, threads: int) -> bool:
 def _other_products_are_exact(model: CausalLM) -> bool:
     """Switch to another library of products that is exact, if there is one."""
     before = packed.library
-    for other in ("mkl", "onednn", "plain"):
+    for other in ("mkl", "onednn", "plain", before):
         process.choose_products(other)
+        process.choose_attention()  # it may depend on the products
         if packed.library == other != before and not first_difference(model):
             print(f"products: {process.NAMES[other]}, because others are not exact here")
             return True
-    process.choose_products(before)
     return False
 
 
@@ -134,7 +134,7 @@ def _refused(model: CausalLM) -> str | None:
     if threads > 2 and (act == "gelu_pytorch_tanh" or (act == "gelu" and model.lm_head.weight.dtype.itemsize == 2)):
         return f"mlp: hidden_act {act} gives other bits from three threads on"
     if model.config.num_key_value_heads == 1 and threads > 1 and packed.library != "onednn":
-        return "attention: of one key head, plain products give other bits for a single sequence from two threads on"
+        return "attention: of one key head, MKL's products give other bits for a single sequence from two threads on"
     for name, layer in _layers(model):
         outputs, inputs = layer.parts().weight.shape
         if threads > 2 and inputs % VECTOR:

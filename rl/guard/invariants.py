@@ -245,7 +245,7 @@ def sampler_gap(gap: float | None, exact: str, dtype: str) -> str | None:
     if gap <= rounding("no", dtype):
         return (
             f"{found}although the trial at the start found equal bits: this machine's kernels differ where the trial "
-            "did not look (threads=1 or products=plain may be exact), or a copy of the weights was stale"
+            "did not look (threads=1 or another products= may be exact), or a copy of the weights was stale"
         )
     return (
         f"{found}and rounding explains {rounding(exact, dtype):g}: the adapter was off or scaled twice, a copy of the "

@@ -36,7 +36,7 @@ from models import CausalLM
 from models.checkpoints.problems import check_finite
 from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
-from models.sizes import sizes_of
+from models.sizes import Sizes, sizes_of
 from rl import peaks, ranks
 from rl.arguments import ArgumentError
 from rl.ranks.pieces import share_of
@@ -230,15 +230,21 @@ def fits(shards: Shards) -> bool:
     """Return whether a rollout has room for all weights beside each rank's share: on a GPU, or in a rank's part of the
     machine's memory. False where nothing counts what it takes (without models/fast)."""
     cfg, sizes = shards.cfg, sizes_of(shards.model.config)
-    cfg = replace(cfg, products="mkl" if cfg.products == "auto" else cfg.products)  # which takes the most memory
     try:
-        held = peaks.footprint(sizes, cfg)
+        held = most_copies(sizes, cfg)
     except ArgumentError:
         return False
     world, state = ranks.here.world, (4 + peaks.MOMENTS[cfg.optimizer]) * peaks.trained_weights(sizes, cfg)
     share = peaks.base(sizes, cfg) / world + (state / world if shards.trains else state)
     needs = share + peaks.base(sizes, cfg) + held.copies + peaks.rollout(sizes, cfg, held)
     return all(ranks.gathered(needs <= memory(cfg.device)))
+
+
+def most_copies(sizes: Sizes, cfg: Any) -> Any:
+    """Return the footprint with the library whose copies take the most, of those that products=auto may choose."""
+    kinds = ("onednn", "mkl", "plain") if cfg.products == "auto" else (cfg.products,)
+    found = (peaks.footprint(sizes, replace(cfg, products=kind)) for kind in kinds)
+    return max(found, key=lambda held: held.copies + held.slab)
 
 
 def memory(device: str) -> float:
