@@ -35,10 +35,11 @@ def draw(*shape, dtype=torch.bfloat16, seed=0):
 
 def assert_close(got, expected):
     """Equal up to a few roundings; in 16 bits almost all elements are equal. Sums in float32 have another order."""
+    mean = 0.1 if got.dtype.itemsize == 2 else 0.25  # 2 roundings of float32: the interpreter's sums vary by CPU
     got, expected, eps = got.float(), expected.float(), max(torch.finfo(got.dtype).eps, 1e-6)
     assert got.shape == expected.shape and got.isfinite().all()
     assert (got - expected).abs().max() <= 4 * eps * expected.abs().max()
-    assert (got - expected).abs().mean() <= 0.1 * eps * expected.abs().mean()
+    assert (got - expected).abs().mean() <= mean * eps * expected.abs().mean()
 
 
 def rms_norm(x, weight, eps):
