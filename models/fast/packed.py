@@ -6,9 +6,8 @@ process.py chooses it by a trial:
 
 - oneDNN has twice MKL's speed on some CPUs (AMD's with AVX-512), in float32.
 - MKL multiplies by its copy up to three times as fast as by the weight where there are few rows. A row's bits depend
-  less on the number of rows and threads than in plain products; with Intel's AVX-512 not at all, as long as one thread
-  makes the copy. The copy is float32 and multiplies 16 bits as float32, which is faster where a CPU has slow products
-  of 16 bits, or none.
+  less on the number of rows and threads than in plain products; with Intel's AVX-512 not at all. The copy is float32
+  and multiplies 16 bits as float32, which is faster where a CPU has slow products of 16 bits, or none.
 
 Both use parts of torch that may be missing or inexact elsewhere, so a trial decides; without them, or beyond
 COPIES_SHARE of the memory, the plain code runs.
@@ -22,6 +21,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 COPIES_SHARE = 0.25  # of the machine's memory, for all copies of weights together
+SHARE = 64  # outputs of a thread in MKL's layout, at least
 ROWS = 512  # that the layouts are made for; other numbers of rows may be multiplied by them too
 WIDENED = 256  # rows of 16 bits that are multiplied at once as float32; more take more memory and no less time
 DTYPES = {"onednn": (torch.float32, torch.bfloat16), "mkl": (torch.float32, torch.bfloat16, torch.float16)}
@@ -78,10 +78,10 @@ def pack_weight(weight: torch.Tensor, by: Library | None = None) -> Packed:
 
 
 def _packed_by_mkl(weight: torch.Tensor) -> torch.Tensor:
-    """Return a weight in MKL's layout, made by one thread. Ten threads or more make another layout of some shapes, by
-    which a row's bits depend on the number of rows."""
+    """Return a weight in MKL's layout. It is made by the threads that will multiply, which a layout made by fewer keeps
+    waiting, but not by more than one for each SHARE outputs: those would cut the sums of some shapes into parts."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(min(threads, max(1, len(weight) // SHARE)))
     try:
         return torch.ops.mkl._mkl_reorder_linear_weight(weight, ROWS)
     finally:
