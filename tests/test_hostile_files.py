@@ -53,7 +53,7 @@ def warn() -> None:
 @pytest.mark.parametrize(
     ("call", "found", "seconds"),
     [
-        (lambda: bytearray(b"x") * 1_000_000_000, "took [0-9]+ MiB", hostile_files.SECONDS),
+        (lambda: bytearray(b"x") * 1_200_000_000, "took [0-9]+ MiB", hostile_files.SECONDS),  # more than glibc may keep
         (work, "took [0-9.]+ s", 0.3),
         (warn, "a warning", hostile_files.SECONDS),
         (lambda: print("beside", file=sys.stderr), "beside", hostile_files.SECONDS),
@@ -62,6 +62,6 @@ def warn() -> None:
 def test_judge_finds_costly_cases_and_stray_lines(call, found, seconds, monkeypatch):
     """Also after an earlier case that took as much."""
     monkeypatch.setattr(hostile_files, "SECONDS", seconds)
-    del [bytearray(b"x") * 1_100_000_000][:]
+    del [bytearray(b"x") * 1_300_000_000][:]
     with pytest.raises(AssertionError, match=found):
         judge(call)
