@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import metrics_of, random_model, randomize, run_program
+from conftest import EXACT_MKL, metrics_of, random_model, randomize, run_program
 
 import lora
 import train
@@ -99,7 +99,8 @@ def test_every_choice_of_library_is_exact(library, least, monkeypatch):
     randomize_factors(model)
     if library == "mkl" and (found := trial.first_difference(model)):
         pytest.skip(f"the trial refuses MKL's copies on this CPU: {found}")
-    assert exact_step(model) is not None and largest_gap(model) == 0.0
+    stacked = exact_step(model) is not None
+    assert largest_gap(model) == 0.0 and (stacked or (library == "mkl" and not EXACT_MKL))
     model = embedded(16, torch.bfloat16)
     randomize_factors(model)
     assert largest_gap(model) == 0.0

@@ -1,11 +1,10 @@
 """Products with frozen weights: copies in a library's layout, oneDNN's switch, and products in place on a GPU."""
 
 import gc
-import os
-from pathlib import Path
 
 import pytest
 import torch
+from conftest import EXACT_MKL
 from test_linear import WIDTHS, adapted, formula, layers
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -59,8 +58,6 @@ class Called(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-CPU = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-AVX512 = "GenuineIntel" in CPU and "avx512" in CPU and "MKL_ENABLE_INSTRUCTIONS" not in os.environ
 PARTS = [slice(*ends) for ends in ((0, 1), (1, 3), (5, 12), (0, 16), (5, 37), (0, 128), (97, 130), (0, 600))]
 LIBRARIES = [
     pytest.param(by, marks=pytest.mark.skipif(not packed.usable(torch.float32, by), reason=f"{by} is not usable here"))
@@ -122,7 +119,7 @@ def test_mkl_multiplies_as_float32_whatever_the_rows_and_threads(inputs, outputs
         threads(number)
         copy = packed.pack_weight(weight, "mkl")
         assert torch.get_num_threads() == number
-        for rows in PARTS if AVX512 else ():
+        for rows in PARTS if EXACT_MKL else ():
             assert torch.equal(packed.multiply(x[rows], copy, b), first[rows])
         for strided in (x[:, None], x.unflatten(0, (2, 300)), x.T.contiguous().T, x[:0]):
             assert torch.equal(packed.multiply(strided, copy, b), packed.multiply(strided.contiguous(), copy, b))

@@ -24,6 +24,7 @@ NAMES = {
     "plain": "plain, from the weights as they lie",
 }
 ROWS, WIDEST, PAIRS = (16, 256), 768, 9  # of the products that are timed: sampling and training, at most 0.1 s in all
+LONGEST = 0.1  # seconds; a CPU without products of 16 bits may take that for one
 BATCHES = (16, 32, 64, 128, 256)  # of small products, as decoding multiplies queries by blocks of keys
 KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -121,15 +122,16 @@ def _by_onednn(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
 
 
 def speedup(plain: Callable, other: Callable) -> float:
-    """Return the CPU time of a plain product over that of another, the median of PAIRS pairs."""
-    ratios = []
-    for _ in range(PAIRS + 1):
+    """Return the CPU time of a plain product over that of another, the median of PAIRS pairs, or of the fewer that
+    LONGEST seconds allow."""
+    ratios, ends = [], time.thread_time() + LONGEST
+    while not ratios or (len(ratios) <= PAIRS and time.thread_time() < ends):
         began = time.thread_time()
         plain()
         middle = time.thread_time()
         other()
         ratios.append((middle - began) / (time.thread_time() - middle))
-    return median(ratios[1:])  # at the first calls libraries choose and compile kernels
+    return median(ratios[1:] or ratios)  # at the first calls libraries choose and compile kernels
 
 
 def keep_memory() -> None:
