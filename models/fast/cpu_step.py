@@ -1,8 +1,8 @@
 """The decoder for one more token of each row on a CPU, in few calls and with the bits of models/decoder.py.
 
 With a handful of rows and a few million weights, calls cost more than sums. So layers that read the same input become
-one product (products.py), results go in place where they are needed, and what the layers share
-is computed once: masks, buffers, places in the cache. `exact_step` tries some tokens before the engine uses it.
+one product (products.py), results go in place where they are needed, and what the layers share is computed once: masks,
+buffers, places in the cache. `exact_step` tries some tokens before the engine uses it.
 """
 
 import itertools
