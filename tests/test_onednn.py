@@ -89,6 +89,13 @@ def test_copies_are_made_once_and_follow_their_weight(library):
     assert len(packed._copies) < kept
 
 
+@pytest.mark.skipif(not (EXACT_MKL and torch.backends.mkl.is_available()), reason="MKL's copies may be unusable here")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_mkl_is_usable_where_it_is_known_to_be(dtype):
+    """Tests of its copies skip where it is not, so that a fault of ours must not look like a missing library."""
+    assert packed.usable.__wrapped__(dtype, "mkl")
+
+
 def test_another_library_drops_the_copies(library):
     (layer, *_), kept = layers(), packed.bytes_of_copies()
     copy = weight_copy([layer.weight])

@@ -23,8 +23,8 @@ NAMES = {
     "mkl": "MKL, from copies of frozen weights",
     "plain": "plain, from the weights as they lie",
 }
-ROWS, WIDEST, PAIRS = (16, 256), 768, 9  # of the products that are timed: sampling and training, at most 0.1 s in all
-LONGEST = 0.1  # seconds; a CPU without products of 16 bits may take that for one
+ROWS, WIDEST, PAIRS = (16, 256), 768, 9  # of the products that are timed: sampling and training
+LONGEST = 0.1  # seconds for a library and a number of rows; a CPU without products of 16 bits may take that for one
 BATCHES = (16, 32, 64, 128, 256)  # of small products, as decoding multiplies queries by blocks of keys
 KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
