@@ -289,6 +289,7 @@ IN_ORDER = [  # of the rows; @n is a float where it was unset before, because an
      [(1.0, "Cyd"), (2.0, "Bob"), (3.0, "Ann")]),
     (("SET @n = 0; SELECT name, @n := @n + 1 FROM staff ORDER BY pay DESC, id LIMIT 2",), [("Ann", 1), ("Cyd", 2)]),
     (("SET @n = 0; SELECT name, @n := @n + 1 FROM staff ORDER BY pay DESC, id LIMIT 2; SELECT @n",), [(2,)]),
+    (("SELECT @n := id, 'assign_(' AS `assign_('` FROM staff WHERE id = 2",), [(2, "assign_(")]),  # our SQLite function
     (("SET @t = 0", "SELECT id, @t := @t + pay AS total FROM staff WHERE id < 4 ORDER BY id DESC"),
      [(3, 20), (2, 30), (1, 60)]),
     (("SET @r = 0, @c = ''", "SELECT city, name, @r := IF(@c = city, @r + 1, 1) r, @c := city FROM staff "

@@ -15,10 +15,14 @@ AND 2`; HAVING over a value that an assignment changes, which MySQL evaluates on
 beside a window function.
 """
 
+import re
+
 from envs.simulators.mysql.combining import unique
 from envs.simulators.mysql.selects import Select
 from envs.simulators.mysql.tokens import not_spoken
 from envs.simulators.mysql.types import NULL, TEXT, Typed, quoted
+
+QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")  # texts and names of SQL
 
 
 def assigns(node) -> set[str]:
@@ -62,7 +66,7 @@ class Variables:
 
     def check_once(self, sql: str) -> str:
         """Return the SQL of the statement; raise an error if an assignment occurs in it more than once."""
-        if sql.count("assign_(") > len(self.assigning):
+        if QUOTED.sub("", sql).count("assign_(") > len(self.assigning):
             raise not_spoken(f"@{self.assigning[0]} := in an expression that is evaluated twice")
         return sql
 
