@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import cycle
 from statistics import median
 
 import pytest
@@ -134,6 +135,20 @@ def test_a_trial_ends_early_where_products_are_slow():
     assert 0.5 < process.speedup(slow, slow) < 2 and len(calls) == 2
     calls.clear()
     assert process.speedup(lambda: calls.append(1), lambda: None) > 0 and len(calls) == process.PAIRS + 1
+
+
+def test_a_busy_machine_does_not_change_a_trial(monkeypatch):
+    """Other programs slow down two of three products, in another order for each number of the first one."""
+    clock = [0.0]
+    monkeypatch.setattr(process.time, "thread_time", lambda: clock[0])
+    slow = cycle((3.0, 1.0, 2.0, 3.0, 1.7))
+
+    def product(seconds: float) -> None:
+        clock[0] += seconds * next(slow)
+
+    for _ in range(5):
+        next(slow)
+        assert process.speedup(lambda: product(2e-4), lambda: product(1e-4)) == pytest.approx(2.0)
 
 
 @needs_copies

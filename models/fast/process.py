@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ NAMES = {
     "mkl": "MKL, from copies of frozen weights",
     "plain": "plain, from the weights as they lie",
 }
-ROWS, WIDEST, PAIRS = (16, 256), 768, 9  # of the products that are timed: sampling and training
+ROWS, WIDEST, PAIRS = (16, 256), 768, 15  # of the products that are timed: sampling and training
 LONGEST = 0.1  # seconds for a library and a number of rows; a CPU without products of 16 bits may take that for one
 BATCHES = (16, 32, 64, 128, 256)  # of small products, as decoding multiplies queries by blocks of keys
 KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
@@ -75,8 +75,7 @@ def best_library(kind: str, inputs: int, outputs: int, dtype: torch.dtype) -> tu
 @torch.no_grad()
 def speedup_by(by: Library, inputs: int, outputs: int, dtype: torch.dtype = torch.float32) -> float:
     """Return the speed of products from a library's copy of a weight [outputs, inputs], both cut to WIDEST, over that
-    of plain ones: for few and for many rows the median of pairs that follow each other, and of these two the geometric
-    mean. By this thread's own CPU time, so that a busy machine gives the same answer."""
+    of plain ones: `speedup` with few and with many rows, and the geometric mean of the two."""
     weight = torch.ones(min(outputs, WIDEST), min(inputs, WIDEST), dtype=dtype)
     copy, threads = packed.pack_weight(weight, by), torch.get_num_threads()
     torch.set_num_threads(1)
@@ -122,16 +121,18 @@ def _by_onednn(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
 
 
 def speedup(plain: Callable, other: Callable) -> float:
-    """Return the CPU time of a plain product over that of another, the median of PAIRS pairs, or of the fewer that
-    LONGEST seconds allow."""
-    ratios, ends = [], time.thread_time() + LONGEST
-    while not ratios or (len(ratios) <= PAIRS and time.thread_time() < ends):
+    """Return the least CPU time of a plain product over the least of another, of PAIRS pairs after the first, or of the
+    fewer that LONGEST seconds allow. Other programs share caches, so they lengthen CPU time too, but not every time:
+    the least hardly changes from run to run, and with it the library that is chosen."""
+    times, ends = [], time.thread_time() + LONGEST
+    while not times or (len(times) <= PAIRS and time.thread_time() < ends):
         began = time.thread_time()
         plain()
         middle = time.thread_time()
         other()
-        ratios.append((middle - began) / (time.thread_time() - middle))
-    return median(ratios[1:] or ratios)  # at the first calls libraries choose and compile kernels
+        times.append((middle - began, time.thread_time() - middle))
+    ours, theirs = (min(column) for column in zip(*(times[1:] or times), strict=True))  # the first chooses kernels
+    return ours / theirs
 
 
 def keep_memory() -> None:
