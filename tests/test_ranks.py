@@ -26,9 +26,11 @@ from rl.tasks import Task
 
 ROOT = Path(__file__).parents[1]
 COMMON = "epochs=1 eval_episodes=0 max_turns=2 max_new_tokens=12 micro_tokens=256 episodes=8 batch_size=4 out=OUT"
+COMMON += " products=plain"  # two trials may choose two libraries
 LARGER = "epochs=2 eval_episodes=6 max_turns=3 max_new_tokens=16 micro_tokens=512 episodes=16 batch_size=8"
+LARGER += " products=onednn"
 CASES = {
-    "ppo": [f"algo=ppo {COMMON} reward.rule=shaped epochs=2 eval_episodes=2"],
+    "ppo": [f"algo=ppo {COMMON} products=onednn reward.rule=shaped epochs=2 eval_episodes=2"],
     "grpo": [f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} reward.rule=shaped"],
     "reinforce": [f"algo=reinforce env=textcraft:2,sat:1 {COMMON} batch_size=8 eval_episodes=2"],
     "sft with dropout": [f"algo=sft lora.dropout=0.1 {COMMON} eval_episodes=1"],

@@ -23,12 +23,12 @@ LORA = {  # case: words
     "grpo": f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} episodes=12 reward.rule=shaped fails strict=false"
     f" products={'mkl' if EXACT_MKL else 'plain'}",
     "reinforce": f"algo=reinforce env=textcraft:2,sat:1 {COMMON} checkpoint=block products=plain",
-    "sft": f"algo=sft lora.dropout=0.1 {COMMON} dtype=bfloat16",
+    "sft": f"algo=sft lora.dropout=0.1 {COMMON} dtype=bfloat16 products=plain",
 }
 ALL = {
-    "all-grpo": f"algo=grpo lora.r=0 lr=1e-4 grpo.group_size=4 {COMMON} reward.rule=shaped epochs=2",
-    "all-ppo": f"algo=ppo lora.r=0 lr=1e-4 {COMMON} strict=false",
-    "all-sft": f"algo=sft lora.r=0 lr=1e-4 {COMMON} dtype=bfloat16",
+    "all-grpo": f"algo=grpo lora.r=0 lr=1e-4 grpo.group_size=4 {COMMON} reward.rule=shaped epochs=2 products=plain",
+    "all-ppo": f"algo=ppo lora.r=0 lr=1e-4 {COMMON} strict=false products=onednn",
+    "all-sft": f"algo=sft lora.r=0 lr=1e-4 {COMMON} dtype=bfloat16 products=plain",
 }
 GROUPS = 5  # of the embedded model: four blocks, and embedding, norm and head
 KINDS = {"zero2": "shard=zero2", "zero3": "shard=zero3", "lockstep": "shard=zero3 lockstep"}

@@ -22,6 +22,7 @@ from rl.log import Run
 ROOT = Path(__file__).parent.parent
 PARAMETERS = sum(x.numel() for x in load_file(TINY / "model.safetensors").values())
 SMALL = ["episodes=8", "batch_size=4", "eval_episodes=0", "threads=1", "textcraft.max_turns=4"]
+SMALL += ["products=onednn"]  # two trials may choose two libraries, whose bits differ
 PLAYED = ["max_new_tokens=10", "textcraft.max_turns=2", "reward.rule=shaped", "temperature=1.5"]  # short, with rewards
 
 
