@@ -62,8 +62,8 @@ def contents(run: Path) -> dict[str, object]:
         if (run / name).is_file():
             found[name] = (run / name).read_bytes()
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    found["metrics"] = [{key: value for key, value in r.items() if key not in VARYING} for r in records]
-    return found
+    metrics = ((f"{key} in line {i}", value) for i, record in enumerate(records) for key, value in record.items())
+    return found | {name: value for name, value in metrics if name.split()[0] not in VARYING}
 
 
 def started(folder: Path, *words: str) -> subprocess.Popen:
@@ -117,7 +117,7 @@ def test_several_ranks_write_the_bytes_of_one(world, alone, tmp_path):
         ours, theirs = contents(tmp_path / name), contents(alone(world) / name)
         assert ours.keys() == theirs.keys()
         assert [key for key in ours if ours[key] != theirs[key]] == [], name
-        assert any(record.get("grad_norm") for record in ours["metrics"]), f"{name} learned nothing"
+        assert any(value for key, value in ours.items() if key.startswith("grad_norm ")), f"{name} learned nothing"
 
 
 def test_masks_depend_on_the_piece_and_leave_the_generators_alone():
