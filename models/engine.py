@@ -203,8 +203,9 @@ class Engine:
         positions_N = torch.cat([torch.arange(state.length, state.length + n) for state, n in states])
         places_B, starts_B, counts_B = torch.tensor([(state.place, state.length, n) for state, n in states]).T
         segments_N = torch.arange(len(states)).repeat_interleave(counts_B)
-        view = self._cache.view(places_B, starts_B, int(counts_B.max()))
-        self._forward(ids_N[None], positions_N[None], view, segments_N[None], wanted=counts_B[:0])  # no output
+        view, step = self._cache.view(places_B, starts_B, int(counts_B.max())), self._current_step()
+        if step is None or not step.prefill(ids_N, positions_N, view, counts_B):
+            self._forward(ids_N[None], positions_N[None], view, segments_N[None], wanted=counts_B[:0])  # no output
 
     def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[SampledTurn]:
         """Sample one more token for each busy slot; return the rows that this finishes."""
@@ -245,11 +246,16 @@ class Engine:
 
     def _next(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
         """Return hidden states [B, D] of one more token for each row of the view."""
+        step = self._current_step()
+        if step is not None:
+            return step(ids_B, positions_B, view)
+        return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
+
+    def _current_step(self) -> Callable | None:
+        """Return the faster decode step for the weights as they are now, if there is one."""
         if self._step_version != self._version:
             self._step, self._step_version = kernels.decode_step(self.model), self._version
-        if self._step is not None:
-            return self._step(ids_B, positions_B, view)
-        return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
+        return self._step
 
     @torch.no_grad()
     def _forward(self, ids_BT, positions_BT, view, segments_BT=None, wanted=None) -> torch.Tensor:

@@ -43,7 +43,9 @@ class Kernels:
     pack: Callable = nothing_faster
     rms_norm: Callable = nothing_faster  # (x, weight, eps) -> models/decoder.py's RMSNorm of x, float32 on a CPU
     train_block: Callable = nothing_faster  # (block, x_ND, layout, wanted) -> x_ND after the block, without a cache
-    decode_step: Callable = nothing_faster  # (model) -> (ids_B, positions_B, cache view) -> hidden_BD, same bits
+    # (model) -> (ids_B, positions_B, cache view) -> hidden_BD, same bits; its method prefill(ids_N, positions_N, view,
+    # counts_B) writes keys and values of several tokens a row, or returns False
+    decode_step: Callable = nothing_faster
     to_front: Callable = nothing_faster  # (cache, busy slots, all slots): move busy slots together in the cache
     run_ahead: Callable = nothing_faster  # (model, cache, sample, slots, max_len) -> models/fast/ahead.py's Ahead
     engine: Callable = lambda make, *args: make(*args)  # (Engine, its arguments) -> one without open slots

@@ -390,12 +390,10 @@ def test_static_attention_is_attention(rng, dtype, window, heads):
 
 def test_prefill_in_pieces_matches_prefill_at_once(model, monkeypatch):
     expected = sampled(play(Engine(model, 24, 260), range(20)))
-    sizes, forward = [], Engine._forward
+    sizes, prefill = [], Engine._prefill
     monkeypatch.setattr("models.engine.PREFILL_TOKENS", 48)
     monkeypatch.setattr(
-        Engine,
-        "_forward",
-        lambda self, ids, *rest, **how: sizes.append(ids.numel()) or forward(self, ids, *rest, **how),
+        Engine, "_prefill", lambda self, counts: sizes.append(sum(counts.values())) or prefill(self, counts)
     )
     assert sampled(play(Engine(model, 24, 260), range(20))) == expected
     assert max(sizes) == 48

@@ -74,6 +74,49 @@ def test_a_step_is_bitwise_the_decoder(rows, more, name):
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_a_short_prefill_is_bitwise_the_decoder(name):
+    """A prompt, an observation and a single token, whose rows are in no order; other rows of the cache stay."""
+    model, counts_B, starts_B = MODELS[name](), torch.tensor([9, 1, 80]), torch.tensor([60, 0, 130])
+    rows_B, generator, N = torch.tensor([3, 0, 4]), torch.Generator().manual_seed(0), int(counts_B.sum())
+    ids_N, segments_N = torch.randint(97, (N,), generator=generator), torch.arange(3).repeat_interleave(counts_B)
+    positions_N = torch.cat([torch.arange(start, start + n) for start, n in zip(starts_B, counts_B, strict=True)])
+    before, *caches = [KVCache(model, 6) for _ in range(3)]
+    for cache in (before, *caches):
+        cache.reserve(4)
+        decode._fill(cache)
+    views = [cache.view(rows_B, starts_B, int(counts_B.max())) for cache in caches]
+    model(ids_N[None], positions_N[None], segments_N[None], views[0], wanted=rows_B[:0])
+    assert decode.exact_step(model).prefill(ids_N, positions_N, views[1], counts_B)
+    ends = dict(zip(rows_B.tolist(), (starts_B + counts_B).tolist(), strict=True))
+    for row in range(6):
+        kept = [by_token(cache, row) for cache in (before, *caches)]
+        assert torch.equal(kept[2][: ends.get(row, 0)], kept[1][: ends.get(row, 0)])
+        assert torch.equal(kept[2][ends.get(row, 0) :], kept[0][ends.get(row, 0) :]), "padding is not written"
+
+
+def by_token(cache: KVCache, row: int) -> torch.Tensor:
+    """Return what the cache holds of each token of a row, of all layers [tokens, numbers]."""
+    heads = slice(row * cache.heads, (row + 1) * cache.heads)
+    tensors = [*(keys.mT for keys in cache.keys), *cache.values]  # [U, Z, L, E]
+    return torch.cat([x[:, heads].transpose(1, 2).flatten(0, 1).flatten(1) for x in tensors], 1)
+
+
+@torch.no_grad()
+def test_prefills_are_left_to_the_decoder_where_bits_differ(monkeypatch):
+    """Or where they are long; the step decodes nevertheless."""
+    model = adapted("qwen3")
+    positions_N, counts_B = torch.arange(decode.SHORT + 1), torch.tensor([decode.SHORT + 1])
+    view = KVCache(model, 1).view(torch.tensor([0]), torch.tensor([0]), decode.SHORT + 1)
+    assert not decode.exact_step(model).prefill(positions_N % 97, positions_N, view, counts_B)
+    right = decode.attend
+    monkeypatch.setattr(decode, "attend", lambda *args: right(*args) * (1 + 2**-23))
+    step = decode.exact_step(adapted("qwen3"))
+    assert not step.prefill(positions_N[:3], positions_N[:3], view, torch.tensor([3]))
+    assert not any(x.any() for x in view.cache.keys + view.cache.values), "nothing is written"
+
+
 @pytest.mark.parametrize("name", [name for name in MODELS if "window" in name])
 @pytest.mark.parametrize("stacked", [True, False])
 @torch.no_grad()

@@ -1,4 +1,5 @@
-"""The decoder for one more token of each row on a CPU, in few calls and with the bits of models/decoder.py.
+"""The decoder for one more token of each row, or a short prefill, on a CPU: in few calls and with the bits of
+models/decoder.py.
 
 With a handful of rows and a few million weights, calls cost more than sums. So layers that read the same input become
 one product (products.py), results go in place where they are needed, and what the layers share is computed once: masks,
@@ -12,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
-from models.attention import KEY_BLOCK, LOG2E, QUERY_MULTIPLE, SMALL_PRODUCT, masked, score, span
+from models.attention import KEY_BLOCK, LOG2E, QUERY_MULTIPLE, SMALL_PRODUCT, attend, masked, score, span
 from models.cache import CacheView, KVCache
 from models.config import ModelConfig
 from models.decoder import CausalLM, rotate
@@ -24,19 +25,20 @@ from models.fast.products import StackedOnCPU, groups, random_factors
 from models.fast.step import Step, padded
 from models.linear import ROW_MULTIPLE, LinearParts
 
-_agreed = WeakKeyDictionary()  # {model: {kind of model: (copies, row_multiple) of an exact CPUStep, or None}}
+_agreed = WeakKeyDictionary()  # {model: {kind of model: arguments of an exact CPUStep, or None}}
 SMALL = 20_000_000  # parameters; the frozen weights of smaller models are copied for every adapter
 FEW_ROWS = 4  # libraries take other kernels for one to three rows
 FEW_CALLS = 100_000_000  # parameters; without copies of weights fewer calls save a larger model little
+SHORT = 256  # tokens of a prefill; in longer ones sums cost more than calls
 
 
 class CPUStep(Step):
     """A stacked copy of a model as it is now. copies: the frozen weights are copied for each adapter. row_multiple: the
-    number of rows is padded to a multiple of it."""
+    number of rows is padded to a multiple of it. short: the most tokens of a prefill."""
 
     @torch.inference_mode()
-    def __init__(self, model: CausalLM, copies: bool = True, row_multiple: int = ROW_MULTIPLE):
-        self.row_multiple, self.copies = row_multiple, copies
+    def __init__(self, model: CausalLM, copies: bool = True, row_multiple: int = ROW_MULTIPLE, short: int = SHORT):
+        self.row_multiple, self.copies, self.short = row_multiple, copies, short
         super().__init__(model, lambda layers: StackedOnCPU(layers, copies))
 
     @torch.inference_mode()
@@ -44,9 +46,21 @@ class CPUStep(Step):
         """Return hidden states [B, D] of one more token for each row of the view."""
         return self.hidden(ids_B, positions_B, BlockedAttention(self.model.config, positions_B, view))
 
-    def hidden(self, ids_B: torch.Tensor, positions_B: torch.Tensor, attend) -> torch.Tensor:
-        """Return hidden states [B, D]. attend: (index of the layer, queries and keys side by side [B, H + K, E], v_BKE,
-        out_BHE) -> None: writes the new keys and values to the cache, and the attended heads to out_BHE."""
+    @torch.inference_mode()
+    def prefill(self, ids_N: torch.Tensor, positions_N: torch.Tensor, view: CacheView, counts_B: torch.Tensor) -> bool:
+        """Write the keys and values of the next counts_B tokens of each row of the view, which lie end to end in ids_N.
+        Return False, with nothing written, for a prefill that is not short."""
+        if len(ids_N) > self.short:
+            return False
+        self.hidden(ids_N, positions_N, RaggedAttention(self.model.config, positions_N, view, counts_B), output=False)
+        return True
+
+    def hidden(self, ids_B: torch.Tensor, positions_B: torch.Tensor, attention, output: bool = True):
+        """Return hidden states [B, D]; with output=False only write the keys and values of all layers.
+
+        attention.write(layer, k_BKE, v_BKE) writes new keys and values to the cache; attention(layer, q_BHE, out_BHE)
+        writes the attended heads to out_BHE.
+        """
         B, cfg, decoder = len(ids_B), self.model.config, self.model.model
         norm = lambda x, weight: normalize(x, weight, cfg.rms_norm_eps)[0]  # noqa: E731
         N, H, E = -(-B // self.row_multiple) * self.row_multiple, cfg.num_attention_heads, cfg.head_dim
@@ -62,11 +76,56 @@ class CPUStep(Step):
             qk_NHE = heads_NHE[:, :both]
             if layer.head_norms is not None:
                 qk_NHE = norm(qk_NHE, layer.head_norms.weight)
-            attend(i, rotate(qk_NHE, *rotary[cfg.ropes[i]])[:B], heads_NHE[:B, both:], out_BHE)
+            qk_BHE = rotate(qk_NHE, *rotary[cfg.ropes[i]])[:B]
+            attention.write(i, qk_BHE[:, H:], heads_NHE[:B, both:])
+            if not output and i == len(self.layers) - 1:
+                return None
+            attention(i, qk_BHE[:, :H], out_BHE)
             x_ND = layer.out.joint(attended_ND).add_(x_ND)
             gate, up = layer.gate_up(norm(x_ND, layer.block.post_attention_layernorm.weight))
             x_ND = layer.down.joint(layer.block.mlp.act(gate).mul_(up)).add_(x_ND)
         return norm(x_ND, decoder.norm.weight)[:B]
+
+
+class Places:
+    """Where new keys and values go: indices of all numbers of a layer's keys [U, Z, E, L] and values [U, Z, L, E]."""
+
+    def __init__(self, view: CacheView, tokens: slice | torch.Tensor = slice(None)):
+        """tokens: the tokens that are written, of the view's B*T."""
+        (_, heads, E, _), self.cache = view.cache.keys[0].shape, view.cache
+        block_NK1 = (view.block * heads + view.heads).flatten(0, 1)[tokens, :, None]
+        place_N11, numbers_E = view.place.flatten(0, 1)[tokens, :, None], torch.arange(E)
+        self.keys_NKE = (block_NK1 * E + numbers_E) * KEY_BLOCK + place_N11
+        self.values_NKE = (block_NK1 * KEY_BLOCK + place_N11) * E + numbers_E
+
+    def write(self, i: int, k_NKE: torch.Tensor, v_NKE: torch.Tensor) -> None:
+        """Write the keys and values of layer i."""
+        self.cache.keys[i].put_(self.keys_NKE, k_NKE)
+        self.cache.values[i].put_(self.values_NKE, v_NKE)
+
+    def read(self, cache: KVCache) -> list[torch.Tensor]:
+        """Return what such a cache holds there, of all layers."""
+        return [*(x.take(self.keys_NKE) for x in cache.keys), *(x.take(self.values_NKE) for x in cache.values)]
+
+
+class RaggedAttention:
+    """models/attention.py's attention of some queries a row."""
+
+    def __init__(self, cfg: ModelConfig, positions_N: torch.Tensor, view: CacheView, counts_B: torch.Tensor):
+        B, T, N = len(counts_B), int(counts_B.max()), len(positions_N)
+        first_B = counts_B.cumsum(0) - counts_B
+        token_N = torch.arange(N) + (torch.arange(B) * T - first_B).repeat_interleave(counts_B)  # of B*T
+        row_of_token = torch.zeros(B * T, dtype=torch.long).index_copy_(0, token_N, torch.arange(N))
+        self.positions_BT = torch.full((B * T,), -1).index_copy_(0, token_N, positions_N).view(B, T)
+        self.view, self.windows, self.token_N, self.row_BT = view, cfg.windows, token_N, row_of_token.view(B, T)
+        self.write = Places(view, token_N).write
+
+    def __call__(self, i: int, q_NHE: torch.Tensor, out_NHE: torch.Tensor) -> None:
+        keys, values = self.view.cache.keys[i], self.view.cache.values[i]
+        k_UZEL, v_UZLE = keys[: self.view.blocks, self.view.read], values[: self.view.blocks, self.view.read]
+        q_BHTE = q_NHE[self.row_BT].transpose(1, 2)
+        attended_BHTE = attend(q_BHTE, k_UZEL, v_UZLE, self.positions_BT, self.windows[i])
+        out_NHE.copy_(attended_BHTE.transpose(1, 2).flatten(0, 1)[self.token_N])
 
 
 class BlockedAttention:
@@ -82,20 +141,14 @@ class BlockedAttention:
         self.scores_UZML = torch.empty(blocks, *self.queries_ZME.shape[:2], KEY_BLOCK)
         self.masks = {window: _mask(positions_B, window, K, blocks) for window in set(cfg.windows)}
         self.matmul = partial(batch_matmul, B * K, blocks)
-        # Where the new keys and values go, of all numbers of a layer's keys [U, Z, E, L] and values [U, Z, L, E].
-        block_BK = (view.block * view.cache.keys[0].shape[1] + view.heads)[:, 0]
-        place_B11, numbers_E = view.place, torch.arange(E)
-        self.key_places_BKE = (block_BK[..., None] * E + numbers_E) * KEY_BLOCK + place_B11
-        self.value_places_BKE = (block_BK[..., None] * KEY_BLOCK + place_B11) * E + numbers_E
+        self.write = Places(view).write
 
-    def __call__(self, i: int, qk_BHE: torch.Tensor, v_BKE: torch.Tensor, out_BHE: torch.Tensor) -> None:
+    def __call__(self, i: int, q_BHE: torch.Tensor, out_BHE: torch.Tensor) -> None:
         (B, K, G, E), view = self.shape, self.view
         keys, values = view.cache.keys[i], view.cache.values[i]
-        keys.put_(self.key_places_BKE, qk_BHE[:, K * G :])
-        values.put_(self.value_places_BKE, v_BKE)
         first, mask_from, bias = self.masks[self.windows[i]]
         k_UZEL, v_UZLE = keys[first : view.blocks, view.read], values[first : view.blocks, view.read]
-        torch.mul(qk_BHE[:, : K * G].view(B, K, G, E), self.scale, out=self.queries_BKME[:, :, :G])
+        torch.mul(q_BHE.view(B, K, G, E), self.scale, out=self.queries_BKME[:, :, :G])
         scores_UZML = self.scores_UZML[first:]
         with self.matmul():
             score(self.queries_ZME, k_UZEL, scores_UZML)
@@ -134,8 +187,8 @@ def exact_step(model: CausalLM) -> CPUStep | None:
     """Return a CPUStep that agrees with the model in every bit on five or six tokens of 1 to 64 rows, or None.
 
     Rows are padded to FEW_ROWS if that agrees: a product of four rows takes half the time of one of sixteen. A small
-    model's weights are stacked if that agrees. The trial runs once for each model, library, number of threads and shape
-    of the adapters, with random B factors.
+    model's weights are stacked if that agrees. The step also prefills if that agrees. The trial runs once for each
+    model, library, number of threads and shape of the adapters, with random B factors.
     """
     weight = model.lm_head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or model.config.quant != "none":
@@ -151,7 +204,8 @@ def exact_step(model: CausalLM) -> CPUStep | None:
         with random_factors(model):
             copies, multiples = (True, False) if _size(model) < SMALL else (False,), _row_multiples(layers)
             steps = itertools.product(copies, multiples)
-            agreed[kind] = next((step for step in steps if _agrees(CPUStep(model, *step), model)), None)
+            found = next((step for step in steps if _agrees(CPUStep(model, *step), model)), None)
+            agreed[kind] = found and (*found, SHORT * _prefills_alike(CPUStep(model, *found), model))
     return CPUStep(model, *agreed[kind]) if agreed[kind] else None
 
 
@@ -179,6 +233,27 @@ def _agrees(step: CPUStep, model: CausalLM) -> bool:
             expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
             if not torch.equal(step(ids_B, positions_B, views[1]), expected):
                 return False
+    return True
+
+
+def _prefills_alike(step: CPUStep, model: CausalLM) -> bool:
+    """Return whether the step and the model write the same keys and values, for prefills of few and many tokens."""
+    for counts in ((1,), (5,), (3, 1, 20), (40,), (70, 30, 2), (KEY_BLOCK,) * (SHORT // KEY_BLOCK)):
+        counts_B = torch.tensor(counts)
+        ids_N, segments_N = torch.arange(sum(counts)), torch.arange(len(counts)).repeat_interleave(counts_B)
+        starts_B = torch.arange(len(counts)) * (KEY_BLOCK - 1)
+        positions_N = torch.cat([torch.arange(start, start + n) for start, n in zip(starts_B, counts, strict=True)])
+        caches = [KVCache(model, len(counts) + 1) for _ in range(2)]
+        for cache in caches:
+            cache.reserve(int(positions_N.max()) // KEY_BLOCK + 1)
+            _fill(cache)
+        ours, theirs = (cache.view(torch.arange(len(counts)).flip(0), starts_B, max(counts)) for cache in caches)
+        ids_N %= model.config.vocab_size
+        step.prefill(ids_N, positions_N, ours, counts_B)
+        model(ids_N[None], positions_N[None], segments_N[None], theirs, wanted=counts_B[:0])
+        written = Places(ours, (torch.arange(max(counts)) < counts_B[:, None]).flatten().nonzero()[:, 0])
+        if not all(map(torch.equal, *map(written.read, caches))):
+            return False
     return True
 
 
