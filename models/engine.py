@@ -45,6 +45,7 @@ class Slot:
     place: int  # row of the cache
     version: Hashable = None  # of the weights that computed the cached keys and values
     length: int = 0  # tokens in the cache
+    ids: list[int] = field(default_factory=list)  # all tokens
     pending: list[int] = field(default_factory=list)  # tokens not in the cache; the last one predicts the next token
     fed: bool = False  # a turn is to be sampled
     turn: int = -1  # index of the current turn
@@ -58,6 +59,7 @@ class Slot:
 
     def append(self, ids: list[int], logprobs: list[float], max_new_tokens: int, stop_ids, max_len: int) -> bool:
         """Append sampled tokens to the row; return whether they finish it."""
+        self.ids += ids
         self.length, self.pending = self.length + len(ids), ids[-1:]
         self.row.ids += ids
         self.row.logprobs += logprobs
@@ -109,9 +111,11 @@ class Engine:
         slot, place = (next(i for i in range(self.max_rows) if i not in used) for used in (self._slots, taken))
         state = Slot(key, place)
         if parent is not None:
-            from models.forks import fork
-
-            fork(state, parent, self._slots, self._check_version)
+            source = self._slots.get(parent)
+            if source is None or source.row is not None:
+                raise RuntimeError(f"slot {parent} is {'being sampled' if source else 'not open'}: it cannot be copied")
+            state.ids, state.pending, state.fed, state.turn = source.ids[:], source.ids[:], source.fed, source.turn
+            kernels.share_prefix(state, self._slots, self.version(), parent)
         self._slots[slot] = state
         return slot
 
@@ -122,15 +126,15 @@ class Engine:
             raise RuntimeError(f"slot {slot} is being sampled; feed it when its row has come")
         if not ids and not state.pending:
             raise ValueError(f"slot {slot} is empty: a sequence begins with at least one id")
-        state.pending.extend(ids)
-        state.fed = True
+        state.ids += ids
+        state.pending, state.fed = state.pending + ids, True
+        if state.length == 0:
+            kernels.share_prefix(state, self._slots, self.version())
 
     def close(self, slot: int) -> None:
         """Free the slot."""
         if any(state.parent == slot for state in self._slots.values()):
-            from models.forks import detach
-
-            detach(slot, self._slots, self._cache, self._compute)
+            kernels.copy_prefixes(self._slots, self._cache, self._compute, self.version)
         del self._slots[slot]
 
     def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[SampledTurn]:
@@ -152,10 +156,7 @@ class Engine:
             return None
         if busy:
             busy = busy if self._ahead is None else self._ahead.ready(busy)
-            if any(state.parent is not None for state in self._slots.values()):
-                from models.forks import copy_from_parents
-
-                copy_from_parents(self._slots, self._cache, self._compute)
+            kernels.copy_prefixes(self._slots, self._cache, self._compute, self.version)
             self._compute(busy)
             self._check_version(busy)
             if self._ahead is None:

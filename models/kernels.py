@@ -46,6 +46,9 @@ class Kernels:
     # (model) -> (ids_B, positions_B, cache view) -> hidden_BD, same bits; its method prefill(ids_N, positions_N, view,
     # counts_B) writes keys and values of several tokens a row, or returns False
     decode_step: Callable = nothing_faster
+    # (new slot, slots, version[, parent]): let it start as a copy of the slot with the longest common beginning
+    share_prefix: Callable = nothing_faster
+    copy_prefixes: Callable = nothing_faster  # (slots, cache, compute, version): make these copies
     to_front: Callable = nothing_faster  # (cache, busy slots, all slots): move busy slots together in the cache
     run_ahead: Callable = nothing_faster  # (model, cache, sample, slots, max_len) -> models/fast/ahead.py's Ahead
     engine: Callable = lambda make, *args: make(*args)  # (Engine, its arguments) -> one without open slots

@@ -4,6 +4,7 @@ import gc
 import itertools
 import random
 import weakref
+from collections import deque
 from random import Random
 
 import pytest
@@ -12,6 +13,7 @@ from conftest import random_model, randomize
 
 import lora
 from models.engine import Engine, SampledTurn, sample
+from models.fast import prefix
 from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
 from models.random import fold_all, unit
@@ -364,26 +366,117 @@ def test_keys_and_values_of_changed_weights_are_refused():
     engine.feed(row.slot, [4])
     with pytest.raises(RuntimeError, match=f"slot {row.slot} holds keys and values of other weights"):
         list(engine.run(5, 1.0, frozenset()))
-    with pytest.raises(RuntimeError, match="other weights"):
+    with pytest.raises(RuntimeError, match=f"slot {row.slot} is being sampled"):
         engine.open((0, 1), parent=row.slot)
     engine.close(row.slot)
     assert engine.free == 2
     assert one_row(engine, [1, 2, 3]) == one_row(Engine(model, 2), [1, 2, 3])  # a new slot is fine
 
 
-def test_a_parent_with_changed_weights_can_be_closed():
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_child_of_a_parent_with_other_weights_is_a_fresh_slot(closed, computed):
+    """The weights change before or after the child is opened."""
     model = random_model()
     engine = Engine(model, max_rows=2)
-    row = one_row(engine, [1, 2, 3])
+    row = one_row(engine, list(range(20)))
     engine.feed(row.slot, [4, 5, 6])
-    child = engine.open((0, 1), parent=row.slot)
+    child = None if computed else engine.open((0, 1), parent=row.slot)
     with torch.no_grad():
         model.model.layers[1].self_attn.k_proj.bias.add_(0.1)
-    engine.close(row.slot)
-    with pytest.raises(RuntimeError, match="other weights"):
-        list(engine.run(5, 1.0, frozenset()))
-    engine.close(child)
-    assert engine.free == 2
+    child = engine.open((0, 1), parent=row.slot) if child is None else child
+    if closed:
+        engine.close(row.slot)
+    else:
+        engine._slots[row.slot].fed = False  # its own keys and values are stale
+    engine._slots[child].turn = -1  # random numbers are counted by turn
+    (got,) = engine.run(5, 1.0, frozenset())
+    assert (got.ids, got.logprobs) == sampled_alone(model, [*range(20), *row.ids, 4, 5, 6])
+
+
+def sampled_alone(model, ids: list[int], key=(0, 1), tokens: int = 5) -> tuple[list[int], list[float]]:
+    """Return what a new engine samples."""
+    row = one_row(Engine(model, 1), ids, tokens, key=key)
+    return row.ids, row.logprobs
+
+
+COMMON = list(range(80))  # longer than a block of keys
+
+
+def test_slots_share_the_common_beginning_of_their_prompts(model, monkeypatch):
+    """Fed at once, and while other slots are sampled; as many tokens as differ are computed, with the same samples."""
+    tails, computed = [[1], [2, 3], [2, 9, 9, 9], [4] * 70, []], []
+    prefill = Engine._prefill
+    monkeypatch.setattr(
+        Engine, "_prefill", lambda self, counts: computed.extend(counts.values()) or prefill(self, counts)
+    )
+    engine, found = Engine(model, 3), {}
+    waiting = deque(enumerate(tails))
+
+    def start() -> None:
+        while waiting and engine.free:
+            i, tail = waiting.popleft()
+            engine.feed(engine.open((0, i)), COMMON + tail)
+
+    start()
+    for row in engine.run(9, 1.0, frozenset()):
+        found[engine._slots[row.slot].key[1]] = row.ids, row.logprobs
+        engine.close(row.slot)
+        start()
+    first = len(COMMON) + len(tails[0]) - 1
+    assert sum(computed) <= first + sum(len(tail) for tail in tails[1:])
+    for i, tail in enumerate(tails):
+        assert found[i] == sampled_alone(model, COMMON + tail, (0, i), 9)
+
+
+def test_a_fork_of_a_slot_that_shares_a_beginning(model, monkeypatch):
+    """Its own part of the prompt is computed once for all its forks, and it may be closed before."""
+    computed, prefill = [], Engine._prefill
+    monkeypatch.setattr(
+        Engine, "_prefill", lambda self, counts: computed.extend(counts.values()) or prefill(self, counts)
+    )
+    engine = Engine(model, 6)
+    engine.feed(engine.open((0, 0)), COMMON)
+    slot = engine.open((0, 1))
+    engine.feed(slot, COMMON + [7] * 40)
+    forks = [slot]
+    for i in (2, 3, 4):
+        forks.append(engine.open((0, i), parent=forks[-1]))
+    engine.close(slot)
+    found = {row.slot: (row.ids, row.logprobs) for row in engine.run(9, 1.0, frozenset())}
+    assert sum(computed) == len(COMMON) - 1 + 40
+    for i, fork in enumerate(forks[1:], start=2):
+        assert found[fork] == sampled_alone(model, COMMON + [7] * 40, (0, i), 9)
+
+
+@pytest.mark.parametrize("forks, passes", [(False, 1), (True, 2)])
+def test_copies_do_not_wait_for_each_other_in_a_chain(forks, passes, monkeypatch):
+    """Each prompt has more in common with the one before, or is a fork of it; a fork waits for its group's prompt."""
+    engine, compute, calls = Engine(random_model(), 8), Engine._compute, []
+    monkeypatch.setattr(Engine, "_compute", lambda self, slots: calls.append(slots) or compute(self, slots))
+    for i in range(6):
+        if forks and i > 1:
+            engine.open((0, i), parent=i - 1)
+        else:
+            engine.feed(engine.open((0, i)), COMMON[: 60 + 2 * i] + [90 + i] * 9)
+    list(engine.run(1, 1.0, frozenset()))
+    assert len(calls) == passes + 1, "passes of copies, then the tokens of each slot"
+
+
+@pytest.mark.parametrize("change", ["weights", "one token less"])
+def test_no_beginning_is_shared_where_it_does_not_hold(change):
+    """Keys and values of other weights, or fewer common tokens than pay."""
+    model = random_model()
+    engine, count = Engine(model, 2), prefix.LEAST - (change != "weights")
+    row = one_row(engine, COMMON[:count] + [90, 91])
+    if change == "weights":
+        with torch.no_grad():
+            model.model.layers[1].self_attn.k_proj.bias.add_(0.1)
+    slot = engine.open((0, 1))
+    engine.feed(slot, COMMON[:count] + [80])
+    assert engine._slots[slot].parent is None and row.ids
+    got = next(engine.run(5, 1.0, frozenset()))
+    assert (got.ids, got.logprobs) == sampled_alone(model, COMMON[:count] + [80])
 
 
 def test_a_child_of_a_pending_child_samples_like_a_fresh_slot():

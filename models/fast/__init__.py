@@ -11,6 +11,7 @@ from models.fast import (
     optimizer,
     packed,
     paths,
+    prefix,
     products,
     quant,
     train_block,
@@ -27,6 +28,7 @@ def install() -> None:
     kernels.token_logprobs, kernels.attend = dispatch.token_logprobs, dispatch.attend
     kernels.sample, kernels.pack = dispatch.sample, varlen.pack
     kernels.train_block, kernels.rms_norm = train_block.train_block, norm.rms_norm
+    kernels.share_prefix, kernels.copy_prefixes = prefix.share_prefix, prefix.copy_prefixes
     kernels.decode_step, kernels.run_ahead, kernels.to_front = cpu_step.exact_step, run_ahead, compact.to_front
     kernels.make_exact = make_exact
     kernels.matmul = onednn.onednn_matmul
