@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from envs.sciworld import Config, Env
+from envs.sciworld.genetics import PEA, UNKNOWN
 from envs.sciworld.life import SHOWN
 from envs.sciworld.tasks import FAMILIES
 from envs.sciworld.things import Thing
@@ -248,6 +249,57 @@ def test_lives_take_as_long_as_in_the_original(original, family, variation):
         if len(seen[0]) < len(seen[1]):  # the original drew another animal with the same look
             seen = [sorted(set(lines)) for lines in seen]
         assert seen[0] == seen[1], iteration
+
+
+POLLINATED = """teleport to ROOM; look at seed jar; pick up seed jar; teleport to greenhouse;
+move KIND seed in seed jar to P; move KIND seed in seed jar to Q; look at P; look at Q; move P to sink; move Q to sink;
+activate sink; GROW; look at flower; look at pollen; pick up pollen; inventory; look at pollen in inventory;
+move pollen in inventory to flower; RIPEN; look at CHILD"""
+CROSSED = [("grow-fruit", one) for one in (54, 75)]
+CROSSED += [("mendelian-genetics-known-plant", one) for one in (0, 40, 80)]
+CROSSED += [("mendelian-genetics-unknown-plant", one * 60) for one in range(8)]
+VALUES = {value for kind in (PEA, *UNKNOWN) for trait in kind.traits for value in trait[1:]}
+TRAITS = re.compile(rf"\b({'|'.join(sorted(VALUES))})\b")  # each house draws anew those that its task does not ask for
+
+
+class Player:
+    """Says the actions of POLLINATED with its own house's names of two pots, and chooses among readings by them."""
+
+    def __init__(self, say):
+        say("teleport to greenhouse")
+        self.say, self.pots = say, sorted(re.findall(r"a (flower pot \d)", say("look around")))[:2]
+
+    def __call__(self, action: str) -> str:
+        wanted = self.pots["to flower" in action]  # pollen of the first plant goes to the second
+        reply = self.say(action.replace(" P", f" {self.pots[0]}").replace(" Q", f" {self.pots[1]}"))
+        if reply.startswith("Ambiguous"):
+            lines = reply.splitlines()[1:]
+            reply = self.say(next((line for line in lines if wanted in line), lines[0]).partition(":")[0])
+        return " ".join(TRAITS.sub("T", neutral(reply)).split())
+
+
+@pytest.mark.parametrize(("family", "variation"), quick(CROSSED, {CROSSED[0], CROSSED[-1]}))
+def test_pollen_becomes_a_fruit_as_in_the_original(original, family, variation):
+    """Words and score at each iteration in which two plants grow, one is pollinated by hand, and its fruit ripens."""
+    original.load(family, variation, "openDoors,teleportAction")
+    original.reset()
+    description = original.get_task_description()
+    env = ours(family, description, "", "openDoors,teleportAction", ":potted:" * (family == "grow-fruit"))
+    kind = re.search(r"grow a (\w+)\.|in the (\w+(?: \w)?) plant\.", description)
+    room = re.search(r"found in the ([\w ]+)\.", description)
+    words = {"ROOM": room[1] if room else "greenhouse", "KIND": kind[1] or kind[2]}
+    words |= {
+        "CHILD": kind[1] or f"{kind[2]} seed",
+        "GROW": "wait1; look at P; " * 9,
+        "RIPEN": "wait1; look at Q; " * 5,
+    }
+    script = re.sub("|".join(words), lambda match: words[match[0]], POLLINATED)
+    players = Player(original.server.step), Player(lambda action: env.step(action).observation)
+    actions = [" ".join(action.split()) for action in script.split(";")]
+    for i, action in enumerate(filter(None, actions)):
+        assert len(set(replies := [play(action) for play in players])) == 1, (action, replies)
+        if i < actions.index("activate sink") or action == actions[-1]:  # stages pay an iteration earlier here
+            assert env.progress.score == round(100 * original.server.getScore()), action
 
 
 GOLD = [(family, one) for family, one in LIVES if family.endswith("1")] + [("grow-plant", one) for one in (0, 1, 7)]
