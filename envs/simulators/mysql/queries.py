@@ -11,7 +11,7 @@ from envs.simulators.mysql.kept import members_of
 from envs.simulators.mysql.selects import MAX_TABLES, NATURAL, Select
 from envs.simulators.mysql.tables import Schema
 from envs.simulators.mysql.tokens import MySQLError, too_many_columns
-from envs.simulators.mysql.types import COUNT, NULL, Typed, literal, quoted, without_case
+from envs.simulators.mysql.types import COUNT, NULL, Typed, by_order, literal, quoted, without_case
 from envs.simulators.mysql.variables import Variables, assigns
 
 MAX_COLUMNS = 4096  # of all SELECT lists of a statement; in MySQL of each
@@ -337,7 +337,7 @@ class Block(Expressions, Combining, Grouping, Variables):
             if members := self.members(value):
                 place, value = f"FIELD_({value.sql}, {', '.join(map(literal, members))})", Typed("", COUNT)
             place = f"(0 + {place})" if node[0] == "negate" else place  # or SQLite takes -1 for a column's number
-            parts.append(without_case(Typed(place, value.type)) + " DESC" * descends)
+            parts.append(by_order(Typed(place, value.type)) + " DESC" * descends)
         parts += [last] if last else []
         return f" ORDER BY {', '.join(parts)}" if parts else ""
 

@@ -6,8 +6,9 @@ from envs.simulators.mysql.selects import Select
 from envs.simulators.mysql.types import Type
 
 ENGINE = "ENGINE=InnoDB{} DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_0900_ai_ci"
-LONG = ("tinytext", "text", "mediumtext", "longtext")  # types that have no default and need a key's length
+LONG = ("tinytext", "text", "mediumtext", "longtext", "json")  # types that have no default and need a key's length
 ZEROS = {"int": ("int", 0), "unsigned": ("int", 0), "decimal": ("int", 0), "double": ("int", 0), "text": ("text", "")}
+ZEROS |= {"json": ("text", "null")}
 
 
 @dataclass
