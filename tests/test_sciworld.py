@@ -511,6 +511,19 @@ def test_children_inherit_an_allele_of_each_parent():
         assert 0.22 < sum(child.shown(trait.name) == trait.recessive for child in grand) / 2000 < 0.28
 
 
+def test_a_shovel_digs_soil_out_of_the_ground():
+    env = at("grow-plant", simplifications="openDoors,teleportAction")
+    for room in ("greenhouse", "outside"):  # the shovel is in one of them
+        env.step(f"teleport to {room}")
+        env.step("pick up shovel")
+    assert not any("soil" in line or "hole" in line for line in outside_of(env))
+    dug = env.step("use shovel in inventory on ground").observation
+    assert dug == "You dig a hole in the ground, and place the soil nearby."
+    assert {"a hole (containing nothing)", "soil"} <= {*outside_of(env)}
+    assert env.step("pick up soil").observation == "You move the soil to the inventory."
+    assert not env.step("use shovel in inventory on fountain").info["valid"]
+
+
 @pytest.mark.parametrize("known", ["known", "unknown"])
 def test_the_first_generation_shows_which_value_is_dominant(known):
     """The expert answers after it has looked at a child of both plants; the other box fails the task."""

@@ -64,13 +64,13 @@ Levels.   1  find and lifespan tasks in rooms that contain only the task's thing
 From AllenAI's ScienceWorld 1.2.3 and AgentGym's server for it (Apache-2.0 and MIT): the map, the grammar, the words,
 the rule of ambiguity and the score are theirs. The differences:
 - Melting points: water is no subject, and an unknown substance is solid at the start. Where a fruit is to be grown, the
-  house has none of its kind.
+  house has no other of its kind; the original pays for any.
 - The tasks are drawn by our own generator, with fewer substances; every task can be solved within 30 turns.
 - Heat follows the rule above and does not pass between things. Only some substances burn, and they keep burning.
   Nothing breaks or moves by itself, only the animals and plants of tasks about life grow, and none dies of thirst. Bees
   fly from flower to flower in turn instead of at random, stay in the greenhouse, and in tasks without pollination in
-  their hive. Soil cannot be dug up: the greenhouse has some. Book shelves are empty. Drains are not
-  things; a sink's drain is always open.
+  their hive. No task needs soil that has to be dug up. Book shelves are empty. Drains are not things; a sink's drain
+  is always open.
 - Things, and the readings of an ambiguous action, are listed by name or by the order within reach; the original has no
   particular order. At most 30 readings are listed.
 - When the step that is due is not a focus, focusing on something else neither counts nor fails.

@@ -40,7 +40,7 @@ KINDS = {
         toilet fixed off: toilet
         drawer lid: drawer
         vessel: bowl, ceramic cup, glass cup, jug, paper cup, plastic cup, tin cup, wood cup, book shelf, flower pot
-        vessel: fire pit, fountain, seed jar
+        vessel: fire pit, fountain, hole, seed jar
         vessel conducts: metal pot
         vessel lid: glass jar
         vessel bare: box

@@ -222,6 +222,17 @@ def test_words_of_every_action_on_a_thing(original, room):
         same_words(original, env, [" ".join(action.split()).replace("X", thing) for action in MATRIX.split(";")])
 
 
+def test_digging_equals_the_engines(original):
+    env = episode(original, "boil", 0, "openDoors,teleportAction")
+    for room in ("greenhouse", "outside"):  # the shovel is in one of them
+        for action in (f"teleport to {room}", "pick up shovel"):
+            original.server.step(action)
+            env.step(action)
+    actions = "use shovel in inventory on ground; look around; look at hole; look in hole; pick up soil; inventory"
+    actions += "; use shovel on fountain; use axe on ground; pick up hole; use shovel on ground; move soil to hole"
+    same_words(original, env, actions.split("; "))
+
+
 LIVES = [("identify-life-stages-1", one) for one in range(14)] + [("identify-life-stages-2", one) for one in range(10)]
 
 
