@@ -31,7 +31,7 @@ from envs.sciworld.life import stage as stage_of
 from envs.sciworld.rooms import ROOMS
 from envs.sciworld.things import Thing, create, remove
 
-PEA_POTS = 6
+CROSSING_POTS = 6  # of the tasks about traits
 
 
 def grow_fruit(rng: Random, bare: bool) -> Task:
@@ -78,7 +78,7 @@ def inheritance(rng: Random, bare: bool, known: bool) -> Task:
     dominant, i, chance = rng.random() < 0.5, rng.randrange(3), Random(rng.random())
     yes, no = f"{BOXES[i]} box", f"{BOXES[i + 1]} box"
     right, value = (yes, trait.dominant) if dominant else (no, trait.recessive)
-    numbers = sorted(rng.sample(range(1, 10), PEA_POTS))
+    numbers = sorted(rng.sample(range(1, 10), CROSSING_POTS))
 
     def place(house: House):
         greenhouse, kind = house.rooms["greenhouse"], species.name
@@ -91,9 +91,9 @@ def inheritance(rng: Random, bare: bool, known: bool) -> Task:
         _release_bees(house)
         house.chance = chance
         extras = [near("seed jar"), holds("seed jar"), moved(), at("greenhouse"), after(1, at("greenhouse"))]
-        extras += [in_pots(name, n) for name in ("soil", "water", f"{kind} seed") for n in range(1, PEA_POTS + 1)]
+        extras += [in_pots(name, n) for name in ("soil", "water", f"{kind} seed") for n in range(1, CROSSING_POTS + 1)]
         first = len(extras)
-        extras += [_plants(kind, stage, n) for n in range(1, PEA_POTS + 1) for stage in PLANT_STAGES]
+        extras += [_plants(kind, stage, n) for n in range(1, CROSSING_POTS + 1) for stage in PLANT_STAGES]
         crossed = partial(after, first + 2 * len(PLANT_STAGES) - 1)  # once two plants blossom
         extras += [crossed(_hive_open), crossed(near("adult bee"))]
         return [named(right)], [*extras, crossed(lambda p: len(p.house.living) > 2)]
@@ -146,7 +146,7 @@ def _plants(kind: str, stage: str, count: int):
 
 
 def _hive_open(p: Progress) -> bool:
-    """The goal that the agent sees an open bee hive."""
+    """Return whether the agent sees an open bee hive: a goal."""
     return any(thing.kind == "bee hive" and thing.open for thing in p.house.room.inside)
 
 
