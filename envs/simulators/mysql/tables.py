@@ -39,10 +39,10 @@ class Column:
     def create(self) -> str:
         text = f"`{self.name}` {self.said}"
         text += "" if self.nullable else " NOT NULL"
-        text += " NULL" if self.nullable and self.bare == "timestamp" else ""
+        text += " NULL" if self.nullable and self.said.startswith("timestamp") else ""
         if self.default is not None:
             text += f" DEFAULT {self.printed if self.default[0] == 'call' else quoted_text(self.printed)}"
-        elif self.nullable and not self.bare.endswith("text"):
+        elif self.nullable and not self.said.endswith("text"):
             text += " DEFAULT NULL"
         text += " ON UPDATE CURRENT_TIMESTAMP" * self.renews + " AUTO_INCREMENT" * self.increments
         return text + (f" COMMENT {quoted_text(self.comment)}" if self.comment else "")
