@@ -15,6 +15,7 @@ from envs.sciworld.genetics import PEA, Genes, mate
 from envs.sciworld.goals import Progress
 from envs.sciworld.grammar import AMBIGUOUS, DROPPED, SHOWN, UNKNOWN
 from envs.sciworld.growing import SEED_ROOMS
+from envs.sciworld.life import BEARS
 from envs.sciworld.rooms import DOORS, ROOMS
 from envs.sciworld.tasks import FAMILIES, NEAR
 
@@ -478,6 +479,16 @@ def test_bees_pollinate_once_their_hive_is_open():
         "they stay in the greenhouse"
     )
     assert any(bee.look(True).endswith("covered in pollen") for bee in bees)
+
+
+def test_what_plants_bear_is_bounded():
+    """However long bees fly, so that a long episode stays as fast as a short one."""
+    env = at("mendelian-genetics-known-plant", simplifications="openDoors", difficulty="4")
+    planted(env)
+    env.step("open bee hive")
+    for _ in range(60):
+        env.step("wait")
+    assert 15 < len(env.house.living) <= 2 + 2 * BEARS and len(list(env.house.room.everything())) < 120
 
 
 def test_only_a_grown_fruit_counts():

@@ -69,8 +69,8 @@ the rule of ambiguity and the score are theirs. The differences:
 - Heat follows the rule above and does not pass between things. Only some substances burn, and they keep burning.
   Nothing breaks or moves by itself, only the animals and plants of tasks about life grow, and none dies of thirst. Bees
   fly from flower to flower in turn instead of at random, stay in the greenhouse, and in tasks without pollination in
-  their hive. No task needs soil that has to be dug up. Book shelves are empty. Drains are not things; a sink's drain
-  is always open.
+  their hive; a plant bears at most ten fruits or seeds. No task needs soil that has to be dug up. Book shelves are
+  empty. Drains are not things; a sink's drain is always open.
 - Things, and the readings of an ambiguous action, are listed by name or by the order within reach; the original has no
   particular order. At most 30 readings are listed.
 - When the step that is due is not a focus, focusing on something else neither counts nor fails.

@@ -21,6 +21,7 @@ LABELS = {  # animal: its labels by stage; the others hatch from eggs
         for name in ("wolf", "beaver", "elephant", "brown bear")
     },
 }
+BEARS = 10  # fruits or seeds that a plant bears at most
 GROWS, LIVES = 10, 25  # iterations of an animal's young stages, and of its adult one
 
 
@@ -114,7 +115,8 @@ def grow(thing: Thing) -> None:
         return
     if now.flower:
         thing.number = 0
-        if not any(each.kind == "flower" for each in thing.inside):
+        kinds = [each.kind for each in thing.inside if each.kind != "pollen"]
+        if "flower" not in kinds and len(kinds) < BEARS:
             Thing("flower", reads=now.flower).put(thing)
         return
     enter(thing, thing.stage + 1)
