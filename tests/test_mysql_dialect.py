@@ -343,7 +343,7 @@ def test_every_beginning_of_a_statement_gives_rows_or_an_error(sql):
 @pytest.mark.parametrize(
     ("sql", "code"),
     [
-        ("SELECT JSON_EXTRACT(name, '$') FROM staff", 1235),
+        ("SELECT JSON_ARRAYAGG(name) FROM staff", 1235),
         ("SET sql_mode = ''", 1235),
         ("SAVEPOINT a", 1235),
         ("ROLLBACK TO SAVEPOINT a", 1235),
@@ -376,7 +376,7 @@ def test_every_beginning_of_a_statement_gives_rows_or_an_error(sql):
         ("LOCK TABLES staff READ", 1235),
         ("CREATE TRIGGER t BEFORE INSERT ON staff FOR EACH ROW SET NEW.pay = 1", 1235),
         ("ALTER TABLE staff ADD twice INT GENERATED ALWAYS AS (pay * 2)", 1235),
-        ("ALTER TABLE staff ADD data JSON", 1235),
+        ("ALTER TABLE staff ADD data BLOB", 1235),
         ("CREATE USER bob IDENTIFIED", 1064),
         ("CREATE DATABASE shop; CREATE DATABASE shop", 1007),
         ("CREATE USER bob; CREATE USER 'bob'@'%'", 1396),

@@ -4,14 +4,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from random import Random
 
 import golden
 import pytest
 
 from envs.common import SPLITS
 from envs.sciworld import MAX_ACTION, MOST, Config, Env
+from envs.sciworld.genetics import PEA, Genes, mate
 from envs.sciworld.goals import Progress
 from envs.sciworld.grammar import AMBIGUOUS, DROPPED, SHOWN, UNKNOWN
+from envs.sciworld.growing import SEED_ROOMS
+from envs.sciworld.life import BEARS
 from envs.sciworld.rooms import DOORS, ROOMS
 from envs.sciworld.tasks import FAMILIES, NEAR
 
@@ -273,8 +277,8 @@ def test_expert_solves_tasks_of_many_families(level, prompt):
         env.reset(seed, SPLITS[seed % 3])
         steps = expert(env)
         assert steps[-1].info["success"], env.task
-        alike = AMBIGUOUS if ":grow-plant:" in env.task else None  # its seeds: the expert has to choose one by number
-        assert all(step.info["valid"] or step.observation.startswith(alike) for step in steps), env.task
+        alike = ":grow-" in env.task or ":mendelian-" in env.task  # seeds: the expert has to choose one by number
+        assert all(step.info["valid"] or (alike and step.observation.startswith(AMBIGUOUS)) for step in steps), env.task
         assert level != "1" or len(steps) <= 4
         families[env.task.split(":")[1]] += 1
     assert set(families) <= set(FAMILIES) and len(families) >= 7
@@ -422,6 +426,135 @@ def test_a_seed_needs_soil_and_water_to_grow():
         assert (env.progress.done, step.terminated) == (stages, stages == 4)
         assert not any(thing.name == "water" for thing in pot.inside)
     assert step.info["success"] and step.info["score"] == 100
+
+
+def planted(env: Env) -> tuple:
+    """Let the expert grow two plants until they blossom, and leave the hive closed. Return their flowers."""
+    while not (action := env.oracle()).startswith("open bee hive"):
+        env.step(action)
+    env.step("wait")
+    while not all(any(each.name == "flower" for each in plant.inside) for plant in env.house.living[:2]):
+        env.step("wait1")
+    return tuple(next(each for each in plant.inside if each.name == "flower") for plant in env.house.living[:2])
+
+
+def choose(env: Env, action: str, *holders) -> str:
+    """Say an action, and answer with the number of the reading whose things have these holders."""
+    reply = env.step(action).observation
+    for number, (_, things) in enumerate(env.house.pending):
+        if all(holder in [thing, *thing.chain()] for thing, holder in zip(things, holders, strict=True)):
+            return env.step(str(number)).observation
+    return reply
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_flower_needs_another_plants_pollen(own):
+    """The fruit ripens three iterations after the pollination; nobody pollinates a flower while the hive is closed."""
+    env = at("grow-fruit", ":potted:", simplifications="openDoors", difficulty="4")
+    one, other = planted(env)
+    fruit = env.task.split(":")[2]
+    env.step("wait")
+    assert choose(env, "pick up pollen", one) == "You move the pollen to the inventory."
+    choose(env, "move pollen in inventory to flower", env.house.inventory, one if own else other)
+    ripe = []
+    for _ in range(4):
+        ripe.append([thing.name for plant in env.house.living[:2] for thing in plant.inside if thing.name == fruit])
+        env.step("wait1")
+    assert ripe == [[], [], [], []] if own else ripe == [[], [], [], [fruit]]
+    if not own:
+        assert env.step(f"focus on {fruit}").info["success"]
+
+
+def test_bees_pollinate_once_their_hive_is_open():
+    env = at("grow-fruit", ":potted:", simplifications="openDoors", difficulty="4")
+    planted(env)
+    fruit = env.task.split(":")[2]
+    env.step("wait")
+    assert not any(thing.name == fruit for thing in env.house.room.everything())
+    env.step("open bee hive")
+    env.step("wait")
+    assert sum(thing.name == fruit for thing in env.house.room.everything()) >= 2
+    bees = [thing for room in env.house.rooms.values() for thing in room.everything() if thing.name == "bee"]
+    assert len(bees) == 5 and {env.house.room_of(bee) for bee in bees} == {env.house.room}, (
+        "they stay in the greenhouse"
+    )
+    assert any(bee.look(True).endswith("covered in pollen") for bee in bees)
+
+
+def test_what_plants_bear_is_bounded():
+    """However long bees fly, so that a long episode stays as fast as a short one."""
+    env = at("mendelian-genetics-known-plant", simplifications="openDoors", difficulty="4")
+    planted(env)
+    env.step("open bee hive")
+    for _ in range(60):
+        env.step("wait")
+    assert 15 < len(env.house.living) <= 2 + 2 * BEARS and len(list(env.house.room.everything())) < 120
+
+
+def test_only_a_grown_fruit_counts():
+    env = at("grow-fruit", ":orange:", simplifications="openDoors,teleportAction", difficulty="4")
+    assert env.step("inventory").observation.endswith("nothing"), "elsewhere the agent begins with an orange"
+    assert not any(thing.name == "orange" for room in env.house.rooms.values() for thing in room.everything())
+    assert env.step(f"focus on {env.house.room.name}").info["score"] == -100
+
+
+def test_every_fruit_is_grown_within_the_turn_limit():
+    """Wherever the agent and the seeds are, at the level with closed doors, where the pots have to be filled."""
+    env, rng, played = make(tasks="grow-fruit", max_turns=30), Random(0), set()
+    while len(played) < len(ROOMS) * len(SEED_ROOMS):
+        task = FAMILIES["grow-fruit"](rng, False)
+        if ":loose:" in task.key and (key := task.key.partition(":")[2]) not in played:
+            env.reset(0)
+            env._start(rng, task, "grow-fruit", "4")
+            assert expert(env)[-1].info["success"], task.key
+            played.add(key)
+
+
+def test_children_inherit_an_allele_of_each_parent():
+    """Children of purebred parents show the dominant value; a quarter of the grandchildren shows the recessive one."""
+    chance, traits = Random(0), PEA.traits
+    pure = [Genes(PEA, ((value, value),) * len(traits)) for value in (True, False)]
+    assert [pure[0].shown("plant height"), pure[1].shown("plant height")] == ["tall", "short"]
+    children = [mate(*chance.sample(pure, 2), chance) for _ in range(20)]
+    assert {child.shown(trait.name) for child in children for trait in traits} == {one.dominant for one in traits}
+    grand = [mate(children[0], children[1], chance) for _ in range(2000)]
+    for trait in traits:
+        assert 0.22 < sum(child.shown(trait.name) == trait.recessive for child in grand) / 2000 < 0.28
+
+
+def test_a_shovel_digs_soil_out_of_the_ground():
+    env = at("grow-plant", simplifications="openDoors,teleportAction")
+    for room in ("greenhouse", "outside"):  # the shovel is in one of them
+        env.step(f"teleport to {room}")
+        env.step("pick up shovel")
+    assert not any("soil" in line or "hole" in line for line in outside_of(env))
+    dug = env.step("use shovel in inventory on ground").observation
+    assert dug == "You dig a hole in the ground, and place the soil nearby."
+    assert {"a hole (containing nothing)", "soil"} <= {*outside_of(env)}
+    assert env.step("pick up soil").observation == "You move the soil to the inventory."
+    assert not env.step("use shovel in inventory on fountain").info["valid"]
+
+
+@pytest.mark.parametrize("known", ["known", "unknown"])
+def test_the_first_generation_shows_which_value_is_dominant(known):
+    """The expert answers after it has looked at a child of both plants; the other box fails the task."""
+    traits, env = Counter(), make("3", tasks=f"mendelian-genetics-{known}-plant")
+    for seed in range(60):
+        env.reset(seed)
+        value, trait = re.search(r"whether (\w+) ([\w ]+) is", env.house.description).groups()
+        dominant, recessive = re.findall(r"focus on the ([\w ]+)\.", env.house.description)
+        while not (action := env.oracle()).startswith("focus"):
+            shown = env.step(action).observation
+        traits[trait] += 1
+        noun = {"plant": "height", "leaf": "leaves"}.get(trait.split()[0], trait.split()[0])
+        right = dominant if re.search(rf"\b{value}(?: \w+)* ?{noun}", shown) else recessive
+        assert action == f"focus on {right}", (shown, value)
+        if seed % 2:
+            assert env.step(action).info["score"] == 100
+        else:
+            step = env.step(f"focus on {recessive if right == dominant else dominant}")
+            assert (step.info["outcome"], step.info["score"]) == ("incorrect", -100)
+    assert len(traits) == (3 if known == "known" else 7)
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family.startswith("inclined-plane")])

@@ -2,8 +2,8 @@
 
 Task.     Find a living thing and bring it to a box; boil, melt or freeze a substance; measure a temperature or a
           melting point; close a circuit; test conductivity; mix paints; compare slopes or life spans; name the stages
-          of a life; grow a plant. The 27 families are in tasks.py, the things in things.py, the actions in
-          actions.py. The rooms, every connection with a door:
+          of a life; grow a plant or a fruit; cross plants and find the dominant value of a trait. The 30 families are
+          in tasks.py, the things in things.py, the actions in actions.py. The rooms, every connection with a door:
     hallway - kitchen, living room, bedroom, workshop, greenhouse, art studio; kitchen - bathroom, outside;
     greenhouse - outside; outside - foundry.
 
@@ -39,6 +39,9 @@ Time.     One iteration passes with each executed action, ten with `wait`, none 
           steady pace; a part is on while its anode connects to the cathode of a power source and its cathode to an
           anode.
           Animals and plants of a task about life grow in rooms to which open doors lead from the agent (life.py).
+          There, in a task about pollination, bees leave an open hive, fly into a flower, take pollen, fly out and into
+          the next flower. Three iterations after a flower has got pollen of another plant of its kind, it is a fruit,
+          or a seed with one allele of each parent (genetics.py).
 
 Prompts.  native: instructions, an "OK.", the task and a description of the room. A reply is `Thought:\\n...\\n\\n
           Action:\\n...`; the action is everything after the last `Action:`, or empty without one.
@@ -60,13 +63,14 @@ Levels.   1  find and lifespan tasks in rooms that contain only the task's thing
 
 From AllenAI's ScienceWorld 1.2.3 and AgentGym's server for it (Apache-2.0 and MIT): the map, the grammar, the words,
 the rule of ambiguity and the score are theirs. The differences:
-- Missing families: grow-fruit, mendelian-genetics-known-plant and -unknown-plant: nothing is pollinated, and traits are
-  not inherited. Melting points: water is no subject, and an unknown substance is solid at the start.
+- Melting points: water is no subject, and an unknown substance is solid at the start. Where a fruit is to be grown, the
+  house has no other of its kind; the original pays for any.
 - The tasks are drawn by our own generator, with fewer substances; every task can be solved within 30 turns.
 - Heat follows the rule above and does not pass between things. Only some substances burn, and they keep burning.
-  Nothing breaks or moves by itself, only the animals and plants of tasks about life grow, and bees stay in their hive.
-  A flower is no thing, and soil cannot be dug up: the greenhouse has some. Book shelves are empty. Drains are not
-  things; a sink's drain is always open.
+  Nothing breaks or moves by itself, only the animals and plants of tasks about life grow, and none dies of thirst. Bees
+  fly from flower to flower in turn instead of at random, stay in the greenhouse, and in tasks without pollination in
+  their hive; a plant bears at most ten fruits or seeds. No task needs soil that has to be dug up. Book shelves are
+  empty. Drains are not things; a sink's drain is always open.
 - Things, and the readings of an ambiguous action, are listed by name or by the order within reach; the original has no
   particular order. At most 30 readings are listed.
 - When the step that is due is not a focus, focusing on something else neither counts nor fails.

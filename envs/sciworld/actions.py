@@ -106,6 +106,10 @@ def do_use(house, tool: Thing, thing: Thing) -> str:
         if thing.temperature is None:
             raise Refused("That thing doesn't appear to have a temperature that the thermometer can read.")
         return f"the thermometer measures a temperature of {thing.temperature:.0f} degrees celsius"
+    if tool.kind == "shovel" and thing.form == "ground":
+        for kind in ("hole", "soil"):
+            Thing(kind).put(house.room)
+        return "You dig a hole in the ground, and place the soil nearby."
     if tool.kind != "lighter" or thing.temperature is None or thing.burning:
         raise Refused("I'm not sure how to use those two things together.")
     burns = thing.matter and thing.matter[2]

@@ -187,6 +187,16 @@ def holds(name: str):
     return lambda p: any(thing.name == name for thing in p.house.inventory.inside)
 
 
+def in_pots(name: str, count: int):
+    """Return the goal that this many flower pots in the agent's room hold a thing with this name."""
+
+    def goal(p: Progress) -> bool:
+        pots = [thing for thing in p.house.room.everything() if thing.kind == "flower pot"]
+        return sum(any(each.name == name for each in pot.inside) for pot in pots) >= count
+
+    return goal
+
+
 def inside(kind: str):
     """Return the goal that the subject is in a container of this kind."""
     return lambda p: p.subject is not None and any(holder.kind == kind for holder in p.subject.chain())

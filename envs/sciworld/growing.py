@@ -12,13 +12,14 @@ from envs.sciworld.goals import (
     find_thing,
     focus_on,
     holds,
+    in_pots,
     moved,
     near,
     stay,
     toward,
 )
 from envs.sciworld.house import House
-from envs.sciworld.life import ANIMALS, SHOWN, TREES, animal_stages, living, stage, tree_stages
+from envs.sciworld.life import ANIMALS, PLANT_STAGES, SHOWN, TREES, animal_stages, living, stage, tree_stages
 from envs.sciworld.rooms import ROOMS
 from envs.sciworld.things import Thing
 
@@ -26,7 +27,6 @@ OTHERS = 5  # animals beside the one of the task
 BESIDE_TREES = ("beaver", "blue jay", "turtle")
 SEED_ROOMS = ("bathroom", "bedroom", "greenhouse", "kitchen", "living room", "workshop")
 SEEDS, POTS = 5, 3
-TREE_STAGES = ("seed", "seedling", "adult", "reproducing")
 
 
 def life_stages(rng: Random, bare: bool, what: str) -> Task:
@@ -39,10 +39,10 @@ def life_stages(rng: Random, bare: bool, what: str) -> Task:
         stages = [each.stage for each in animal_stages(subject)][:-1]
         says = f"focus on the {len(stages)} life stages of the {subject}, starting from earliest to latest."
     else:
-        around, stages = rng.sample(BESIDE_TREES, 1), list(TREE_STAGES)
+        around, stages = rng.sample(BESIDE_TREES, 1), list(PLANT_STAGES)
         says = f"focus on the life stages of the {subject} plant, starting from earliest to latest. "
         says += "The plants are located outside."
-    pots = rng.sample(range(1, 10), len(TREE_STAGES) + 1)
+    pots = rng.sample(range(1, 10), len(PLANT_STAGES) + 1)
 
     def place(house: House):
         outside = house.rooms["outside"]
@@ -53,7 +53,7 @@ def life_stages(rng: Random, bare: bool, what: str) -> Task:
                 living("animal", animal_stages(name)).put(outside)
         else:
             life = tree_stages(subject)
-            for number, each in zip(pots, (*TREE_STAGES, "dead"), strict=True):
+            for number, each in zip(pots, (*PLANT_STAGES, "dead"), strict=True):
                 pot = _pot(f"self watering flower pot {number}").put(outside)
                 index = [one.stage for one in life].index(each)
                 living("plant", life, index).put(pot).number = int(each == "reproducing")  # as long as the original's
@@ -94,8 +94,8 @@ def grow_plant(rng: Random, bare: bool) -> Task:
                 Thing("soil").put(pot if potted else greenhouse)
         extras = [near("seed jar"), holds("seed jar"), holds("shovel"), holds("soil"), near("soil"), moved()]
         extras += [at("greenhouse"), lambda p: p.house.room is greenhouse and 1 in p.met]
-        extras += [_in_pots(name, n) for name in ("soil", "water", "plant") for n in range(1, POTS + 1)]
-        grown = [lambda p, s=s: stage(p.subject) == s for s in TREE_STAGES[1:]]
+        extras += [in_pots(name, n) for name in ("soil", "water", f"{fruit} seed") for n in range(1, POTS + 1)]
+        grown = [lambda p, s=s: stage(p.subject) == s for s in PLANT_STAGES[1:]]
         return [focus_on(lambda thing: thing.life == life and stage(thing) == "seed"), *grown], extras
 
     def plan(p: Progress):
@@ -126,13 +126,3 @@ def grow_plant(rng: Random, bare: bool) -> Task:
 
 def _pot(name: str) -> Thing:
     return Thing("flower pot", name, called=("flower pot",))
-
-
-def _in_pots(kind: str, count: int):
-    """Return the goal that this many pots in the agent's room hold a thing of a kind."""
-
-    def goal(p: Progress) -> bool:
-        pots = [thing for thing in p.house.room.inside if thing.kind == "flower pot"]
-        return sum(any(each.kind == kind for each in pot.inside) for pot in pots) >= count
-
-    return goal

@@ -1,5 +1,7 @@
 """The house of one SciWorld episode: its rooms, the agent, and the execution of a line of text."""
 
+from random import Random
+
 from envs.sciworld import actions
 from envs.sciworld.actions import WAIT, Refused
 from envs.sciworld.grammar import AMBIGUOUS, DROPPED, GRAMMAR, SHOWN, UNKNOWN, helped, objects, readings, shown
@@ -31,6 +33,8 @@ class House:
         self.iteration = 0
         self.after = lambda: None
         self.target: Thing | None = None  # the task's subject, for its expert
+        self.bees: list[Thing] = []  # those that fly; in most tasks none does
+        self.chance: Random | None = None  # which alleles seeds inherit
         self.grammar = {  # the part of GRAMMAR that the simplifications leave
             name: spec
             for name, spec in GRAMMAR.items()

@@ -40,7 +40,7 @@ KINDS = {
         toilet fixed off: toilet
         drawer lid: drawer
         vessel: bowl, ceramic cup, glass cup, jug, paper cup, plastic cup, tin cup, wood cup, book shelf, flower pot
-        vessel: fire pit, fountain, seed jar
+        vessel: fire pit, fountain, hole, seed jar
         vessel conducts: metal pot
         vessel lid: glass jar
         vessel bare: box
@@ -52,6 +52,7 @@ KINDS = {
         ground: ground
         tool: axe, lighter
         plain edible bare: almond, apple, banana, bread, cashew, jam, orange, peanut, potato
+        plain edible bare: apricot, avocado, cherry, grapefruit, lemon, peach, pear
         plain edible bare: mixed nuts, sandwich, smores
         plain edible: apple juice, chocolate, ice cream, marshmallow, orange juice, paint
         substance: acetic acid, air, caesium, gallium, lead, mercury, salt water, soap, soapy water, sodium acetate
@@ -65,17 +66,19 @@ KINDS = {
         part dead bare conducts: electric buzzer, electric motor, light bulb, solar panel
         part off bare conducts: gas generator, switch
         living bare: animal, plant
+        flower: flower
+        pollen: pollen
     """.strip().splitlines()
     for form, _, names in [line.partition(":")]
     for name in names.split(",")
 }
 READS = {  # descriptions other than "a NAME"
-    **{name: "an {}" for name in ("axe", "orange")},
+    **{name: "an {}" for name in ("avocado", "axe", "grapefruit", "orange")},
     **{name: "the {}" for name in ("agent", "ground")},
     **{name: "A {}" for name in ("aluminum foil", "metal fork", "plastic fork", "paper clip")},
     **dict.fromkeys(("almond", "bread", "cashew", "chocolate", "ice cream", "marshmallow", "peanut", "smores"), "{}"),
     **dict.fromkeys(("apple juice", "orange juice", "paint", "mixed nuts", "soil", "unknown substance"), "{}"),
-    **{"apple": "a red {}", "jam": "red {}", "pillow": "a white {}"},
+    **{"pollen": "{}", "apple": "a red {}", "apricot": "a orange {}", "jam": "red {}", "pillow": "a white {}"},
 }
 CALLED = {  # more names; a vessel is also called by the last word of its name and by its content
     **dict.fromkeys(("light bulb",), ("light", "light bulb")),
@@ -85,6 +88,6 @@ CALLED = {  # more names; a vessel is also called by the last word of its name a
     **{"unknown substance": ("unknown substance",)},
 }
 CONTAINERS = ("seat", "table", "cabinet", "cooler", "oven", "stove", "basin", "toilet", "drawer", "vessel", "plane")
-CONTAINERS += ("ground", "room")
+CONTAINERS += ("ground", "room", "flower")
 SEALED = ("tool", "thermometer", "stopwatch")  # containers that stay closed
 TEMPERATURE = 10.0  # initial temperature unless a task sets another

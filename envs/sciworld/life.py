@@ -9,6 +9,7 @@ ANIMALS = (
     *("giant tortoise", "dove", "parrot", "butterfly", "brown bear"),
 )
 TREES = ("apple", "apricot", "avocado", "banana", "cherry", "grapefruit", "lemon", "orange", "peach", "pear")
+PLANT_STAGES = ("seed", "seedling", "adult", "reproducing")
 SHOWN = {"common toad": "frog", "moth": "butterfly"}  # the animal as which the original shows another
 LABELS = {  # animal: its labels by stage; the others hatch from eggs
     "frog": {"egg": "frog egg", "tadpole": "tadpole", "adult": "adult frog"},
@@ -20,6 +21,7 @@ LABELS = {  # animal: its labels by stage; the others hatch from eggs
         for name in ("wolf", "beaver", "elephant", "brown bear")
     },
 }
+BEARS = 10  # fruits or seeds that a plant bears at most
 GROWS, LIVES = 10, 25  # iterations of an animal's young stages, and of its adult one
 
 
@@ -29,8 +31,9 @@ class Stage(NamedTuple):
     label: str
     reads: str  # the description, with {} for the label
     called: tuple  # more names
-    lasts: int = 0  # iterations until the next stage; 0: it is the last one
+    lasts: int = 0  # iterations until the next stage, or until a flower blossoms; 0: for ever
     drinks: bool = False  # whether it grows only in soil and water
+    flower: str = ""  # the description of its flowers, with {} for "flower"
 
 
 def animal_stages(animal: str) -> tuple[Stage, ...]:
@@ -46,24 +49,35 @@ def animal_stages(animal: str) -> tuple[Stage, ...]:
 
 
 def tree_stages(fruit: str) -> tuple[Stage, ...]:
-    """Return the stages of a tree. It blossoms for ever; a dead tree was one from the start."""
-    seed, tree, flower = f"{fruit} seed", f"{fruit} tree", f"On the {fruit} tree you see: a flower. "
-    names = {stage: (f"{stage} {tree}", f"{tree} in the {stage} stage") for stage in ("seedling", "adult")}
-    last = ("reproducing", tree, tree, "a {} in the reproducing stage")
-    called = (f"reproducing {tree}", f"{tree} in the reproducing stage")
+    """Return the stages of a fruit tree."""
+    return plant_stages(f"{fruit} seed", f"{fruit} tree")
+
+
+def plant_stages(seed: str, plant: str, looks=("", "", "a {}"), called: tuple = ()) -> tuple[Stage, ...]:
+    """Return the stages of a plant. It blossoms for ever; a dead plant was one from the start.
+
+    `looks`: words before the name of its seed, words behind the adult plant, the description of its flowers.
+    """
+    before, behind, flower = looks
+
+    def grown(stage: str, behind: str, lasts: int, drinks: bool = False, flower: str = "") -> Stage:
+        names = (f"{stage} {plant}", f"{plant} in the {stage} stage", *called)
+        return Stage(stage, plant, plant, f"a {{}} in the {stage} stage{behind}", names, lasts, drinks, flower)
+
+    names = (f"{seed} in the seed stage", *called, *([f"{before} {seed}"] if before else []))
     return (
-        Stage("seed", seed, seed, "a {}", (f"{seed} in the seed stage",), 5, True),
-        Stage("seedling", tree, tree, "a {} in the seedling stage", names["seedling"], 5, True),
-        Stage("adult", tree, tree, "a {} in the adult stage", names["adult"], 2),
-        Stage(*last, called, 3),
-        Stage(*last[:3], f"{last[3]}. {flower}", called),
-        Stage("dead", tree, tree, "a dead {}", (f"dead {tree}",)),
+        Stage("seed", seed, seed, f"a {before} {{}}" if before else "a {}", names, 5, True),
+        grown("seedling", "", 5, drinks=True),
+        grown("adult", behind, 2),
+        grown("reproducing", behind, 3, flower=flower),
+        Stage("dead", plant, plant, "a dead {}", (f"dead {plant}",)),
     )
 
 
 def living(kind: str, life: tuple[Stage, ...], index: int = 0) -> Thing:
     """Return an animal or a plant at a stage of its life."""
     thing = Thing(kind, life[index].name, alive=kind, life=life)
+    thing.open = True if kind == "plant" else None  # its flowers and fruits are within reach
     enter(thing, index)
     return thing
 
@@ -82,14 +96,28 @@ def stage(thing: Thing) -> str:
     return thing.life[thing.stage].stage if thing.life else ""
 
 
+def kind_of(plant: Thing) -> str:
+    """Return the kind of a plant: apple, pea."""
+    return plant.life[0].name.removesuffix(" seed")
+
+
 def grow(thing: Thing) -> None:
-    """Let a living thing grow by one iteration. A stage that drinks uses up the water of its pot when it ends."""
+    """Let a living thing grow by one iteration.
+
+    A stage that drinks uses up the water of its pot when it ends. A plant that blossoms bears one flower at a time.
+    """
     now = thing.life[thing.stage]
     beside = {each.name: each for each in thing.holder.inside} if now.drinks else {}
     if not now.lasts or (now.drinks and not {"soil", "water"} <= beside.keys()):
         return
     thing.number += 1
     if thing.number < now.lasts:
+        return
+    if now.flower:
+        thing.number = 0
+        kinds = [each.kind for each in thing.inside if each.kind != "pollen"]
+        if "flower" not in kinds and len(kinds) < BEARS:
+            Thing("flower", reads=now.flower).put(thing)
         return
     enter(thing, thing.stage + 1)
     refilled = thing.holder.name.startswith("self watering") and thing.life[thing.stage].drinks

@@ -1,5 +1,6 @@
 """Advance time in SciWorld's house: heat, water, sliding blocks, clocks, growth and circuits."""
 
+from envs.sciworld.genetics import fly, ripen
 from envs.sciworld.life import grow
 from envs.sciworld.things import Thing, remove
 
@@ -32,9 +33,13 @@ def tick(house) -> None:
     for clock in house.clocks:
         clock.number += bool(clock.on)
     connected = house.connected() if house.living else set()
-    for thing in house.living:
+    for thing in list(house.living):
         if connected.intersection(thing.chain()):  # as in the original, nothing grows behind a closed door
             grow(thing)
+            house.living += ripen(thing, house.chance)
+    for bee in house.bees:
+        if connected.intersection(bee.chain()):
+            fly(bee, house.room_of(bee))
     power(house)
 
 

@@ -1,12 +1,14 @@
-"""The 27 task families of SciWorld: the random draw, text, setup, goals and solution of each.
+"""The 30 task families of SciWorld: the random draw, text, setup, goals and solution of each.
 
-Families about matter are in matter.py and melting.py, about electricity in circuits.py, about growth in growing.py.
+Families about matter are in matter.py and melting.py, about electricity in circuits.py, about growth in growing.py
+and crossing.py.
 """
 
 from functools import partial
 from random import Random
 
 from envs.sciworld.circuits import conductivity, power
+from envs.sciworld.crossing import grow_fruit, inheritance
 from envs.sciworld.goals import (
     BOXES,
     Progress,
@@ -199,6 +201,9 @@ FAMILIES = {
     "identify-life-stages-1": partial(life_stages, what="animal"),
     "identify-life-stages-2": partial(life_stages, what="plant"),
     "grow-plant": grow_plant,
+    "grow-fruit": grow_fruit,
+    "mendelian-genetics-known-plant": partial(inheritance, known=True),
+    "mendelian-genetics-unknown-plant": partial(inheritance, known=False),
 }
 NEAR = tuple(FAMILIES)[:7]  # families of level 1, without the house
 SHORT = tuple(FAMILIES)[:9]  # families of level 2

@@ -15,7 +15,7 @@ class Thing:
     __slots__ = (
         *("kind", "name", "label_", "form", "called", "reads", "fixed", "lid", "open", "on", "switchable", "broken"),
         *("temperature", "matter", "burning", "edible", "alive", "conducts", "number", "text"),
-        *("holder", "inside", "terminals_", "life", "stage"),
+        *("holder", "inside", "terminals_", "life", "stage", "genes", "parent"),
     )
 
     def __init__(self, kind: str, name: str = "", label: str = "", called: tuple = (), **given):
@@ -33,6 +33,7 @@ class Thing:
         self.number = 0  # ticks, per cent of the plane, per cent per iteration
         self.holder, self.inside, self.terminals_ = None, [], None
         self.life, self.stage = (), 0  # the stages of life, and which of them it is in
+        self.genes = self.parent = None  # a plant's genes, a grain of pollen's plant
         names = (self.name, *called, *CALLED.get(kind, ()), *(self.matter[3] if self.matter else ()))
         if self.form == "substance" or self.matter:
             names += ("substance",)
@@ -110,8 +111,16 @@ class Thing:
         own = self.reads.format(self.label)
         the, state = self.name, "on" if self.on else "off"
         match self.form:
-            case "plain" | "substance" | "living" | "ground" | "tool":
+            case "plain" | "substance" | "ground" | "tool":
                 return own
+            case "living" if self.kind == "plant":
+                return f"{own}. On the {the} you see: {self.contents()}. " if self.inside else own
+            case "living":
+                return f"{own}, that is covered in pollen" if detail and self.inside else own
+            case "pollen":
+                return f"{self.text}{own}" if detail else own  # in one word, as in the original
+            case "flower":
+                return f"{own}. Inside the flower is: {self.contents()}" if detail else own
             case "vessel":
                 return f"{own} (containing {self.contents()})"
             case "seat":

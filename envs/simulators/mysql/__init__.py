@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from datetime import date, datetime, timedelta
 from hashlib import md5
 
+from envs.simulators.mysql import json_values
 from envs.simulators.mysql.calls import Calls
 from envs.simulators.mysql.changes import ChangeBlock
 from envs.simulators.mysql.dates import seconds_of
@@ -60,6 +61,8 @@ class Database(Definer, Failures, Shows):
         self.sqlite = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         for function, code in FUNCTIONS.items():
             self.sqlite.create_function(f"{function}_", -1, code, deterministic=True)
+        for function, code in json_values.FUNCTIONS.items():
+            self.sqlite.create_function(f"{function}_", -1, self.calls.refusing(code), deterministic=True)
         self.sqlite.create_function("whole_", 3, self.calls.whole)
         self.sqlite.create_function("assign_", 5, self.calls.assign)
         self.sqlite.create_function("variable_", 2, self.calls.variable)
@@ -148,6 +151,7 @@ class Database(Definer, Failures, Shows):
             if not self.commits and not self.sqlite.in_transaction:
                 self._control("BEGIN")
             self.changing, self.calls.generated = statement, 0
+            self.calls.table = statement.table.rpartition(".")[2] or self.name
             try:
                 if turn := block.in_turn(statement):
                     self._in_turn(block.check_once(turn[0]), turn[1], parameters)

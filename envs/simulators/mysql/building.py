@@ -12,7 +12,7 @@ from envs.simulators.mysql.queries import Table
 from envs.simulators.mysql.selects import Select
 from envs.simulators.mysql.tables import Check, Foreign, Key, Schema
 from envs.simulators.mysql.tokens import MySQLError, not_spoken
-from envs.simulators.mysql.types import TEXTUAL, Typed, literal, quoted
+from envs.simulators.mysql.types import JSON, TEXTUAL, Typed, literal, quoted
 
 PARAMETER = re.compile(r'"(?:[^"]|"")*"|\?(\d+)')
 NUMBER = "ROW_NUMBER() OVER ()"  # of a row that ALTER TABLE copies
@@ -113,6 +113,7 @@ class Builder:
         parts = []
         for column in schema.columns:
             declared = "TEXT COLLATE NOCASE" if column.type.kind in TEXTUAL else "INT"
+            declared = "TEXT" if column.type == JSON else declared
             declared = "REAL" if column.type.kind in ("decimal", "double") else declared
             parts.append(f"{quoted(column.name)} {declared}{'' if column.nullable else ' NOT NULL'}")
         unique = [key for key in schema.keys if key.unique]

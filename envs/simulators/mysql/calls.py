@@ -1,8 +1,8 @@
 """The functions that SQLite calls while it runs a statement, with the count of its steps and its failure."""
 
 from envs.simulators.mysql.functions import decimal, decimal_text, double_text
-from envs.simulators.mysql.kept import LEADING, Refused, kept
-from envs.simulators.mysql.tokens import MySQLError
+from envs.simulators.mysql.kept import LEADING, kept
+from envs.simulators.mysql.tokens import MySQLError, Refused
 from envs.simulators.mysql.types import NULL, TEXTUAL, Type
 from envs.simulators.regex.match import compile_regex
 from envs.simulators.regex.syntax import RegexError
@@ -22,6 +22,7 @@ class Calls:
         self.generated = 0  # the first such value of the statement
         self.last_generated = 0  # of the last statement that had one
         self.row: tuple = ()  # see `seen`
+        self.table = ""  # which the statement changes
         self.ignores = False  # whether a value that an INT column cannot hold is converted instead of refused
 
     def tick(self) -> bool:
@@ -52,7 +53,19 @@ class Calls:
             return kept(value, said, self.ignores)
         except Refused as refused:
             code, state, text = refused.args
-            return self._fail(code, state, text.replace("{column}", column).replace("{row}", str(row)))
+            text = text.replace("{column}", column).replace("{row}", str(row)).replace("{table}", self.table)
+            return self._fail(code, state, text)
+
+    def refusing(self, function):
+        """Return a function whose Refused is the statement's error."""
+
+        def call(*values):
+            try:
+                return function(*values)
+            except Refused as refused:
+                return self._fail(*refused.args)
+
+        return call
 
     def required(self, value, column: str, row: int):
         """Return a value that ALTER TABLE converts for a NOT NULL column; fail for NULL."""

@@ -12,11 +12,11 @@ ALSO = {"INTEGER": "int", "BOOL": "tinyint(1)", "BOOLEAN": "tinyint(1)", "DEC": 
 ALSO |= {"FIXED": "decimal", "REAL": "double", "NCHAR": "char", "NVARCHAR": "varchar"}
 WHOLE = {"TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT"}
 NAMES = WHOLE | {"DECIMAL", "FLOAT", "DOUBLE", "CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT"}
-NAMES |= {"DATE", "DATETIME", "TIMESTAMP", "TIME", "YEAR", "ENUM", "SET"}
-UNSPOKEN_TYPES = {"JSON", "BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "BINARY", "VARBINARY", "BIT", "SERIAL"}
+NAMES |= {"DATE", "DATETIME", "TIMESTAMP", "TIME", "YEAR", "ENUM", "SET", "JSON"}
+UNSPOKEN_TYPES = {"BLOB", "TINYBLOB", "MEDIUMBLOB", "LONGBLOB", "BINARY", "VARBINARY", "BIT", "SERIAL"}
 UNSPOKEN_TYPES |= {"GEOMETRY", "POINT"}
 KINDS = {"decimal": "decimal", "float": "double", "double": "double", "date": "date", "datetime": "datetime"}
-KINDS |= {"timestamp": "datetime", "time": "time"}
+KINDS |= {"timestamp": "datetime", "time": "time", "json": "json"}
 ACTIONS = ("RESTRICT", "CASCADE", "SET NULL", "NO ACTION", "SET DEFAULT")
 OPTIONS = {"ENGINE", "CHARSET", "CHARACTER", "COLLATE", "COMMENT", "AUTO_INCREMENT", "ROW_FORMAT", "ALGORITHM", "LOCK"}
 
@@ -96,14 +96,14 @@ class ColumnDefinitions(Selects):
             text = self.printed(start, self.at)
             self.expect(")")
             literal = node[0] in ("int", "text", "decimal")
-            return node, str(node[1]) if literal else text
+            return node, str(int(node[1]) if node[0] == "int" else node[1]) if literal else text
         start, node = self.at, self.expression(13)
         sign = "-" if node[0] == "negate" else ""
         literal = node[1] if sign else node
         if literal[0] not in ("int", "decimal", "double", "text"):
             self.at = start
             raise self.error()
-        return node, f"{sign}{literal[1]}"
+        return node, f"{sign}{int(literal[1]) if literal[0] == 'int' else literal[1]}"
 
     def string(self) -> str:
         kind, text, _ = self.tokens[self.at]

@@ -172,8 +172,8 @@ class Definer(Builder):
 
     # -- views
 
-    def _create_view(self, name: str, names: list[str] | None, query: Select, replaces: bool) -> None:
-        plain = name.rpartition(".")[2]
+    def _create_view(self, name: str, names: list[str] | None, query: Select, replaces: bool, alters: bool) -> None:
+        plain, _ = Block(self.name, self.catalog, {}).known(name) if alters else (name.rpartition(".")[2], None)
         if replaces and plain in self.catalog:
             if not self.catalog[plain].query:
                 raise MySQLError(1347, "HY000", f"'{self.name}.{plain}' is not VIEW")

@@ -41,7 +41,7 @@ class Definitions(ColumnDefinitions):
         selects = self.accept("AS") or self.sees("SELECT", "WITH", "(")
         return "create_table", schema, actions + options, self.query() if selects else None, lenient
 
-    def create_view(self, replaces: bool = False) -> tuple:
+    def create_view(self, replaces: bool = False, alters: bool = False) -> tuple:
         name, names = self.table_name(), None
         if self.accept("("):
             names = self.listed(self.name)
@@ -51,7 +51,7 @@ class Definitions(ColumnDefinitions):
         if self.accept("WITH"):
             self.accept("CASCADED") or self.accept("LOCAL")
             self.expect("CHECK", "OPTION")
-        return "create_view", name, names, query, replaces
+        return "create_view", name, names, query, replaces, alters
 
     def create_index(self, unique: bool = False) -> tuple:
         name = self.name()
@@ -241,6 +241,7 @@ STATEMENTS = [
     (("CREATE", "TEMPORARY", "TABLE"), lambda read: read.create_table(temporary=True)),
     (("CREATE", "VIEW"), Definitions.create_view),
     (("CREATE", "OR", "REPLACE", "VIEW"), lambda read: read.create_view(replaces=True)),
+    (("ALTER", "VIEW"), lambda read: read.create_view(replaces=True, alters=True)),
     (("CREATE", "INDEX"), Definitions.create_index),
     (("CREATE", "UNIQUE", "INDEX"), lambda read: read.create_index(unique=True)),
     (("DROP", "TABLE"), Definitions.drop_tables),

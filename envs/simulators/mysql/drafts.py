@@ -108,6 +108,9 @@ class Draft:
             column = self.schema.column(name)
             if not column:
                 raise MySQLError(1072, "42000", f"Key column '{name}' doesn't exist in table")
+            if column.bare == "json":
+                text = f"JSON column '{column.name}' supports indexing only via generated columns on a specified"
+                raise MySQLError(3152, "42000", f"{text} JSON path.")
             if column.bare in LONG and not length:
                 text = f"BLOB/TEXT column '{column.name}' used in key specification without a key length"
                 raise MySQLError(1170, "42000", text)

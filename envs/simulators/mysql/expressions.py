@@ -10,6 +10,7 @@ from envs.simulators.mysql.types import (
     BOOL,
     COUNT,
     DOUBLE,
+    JSON,
     NULL,
     TEXT,
     TEXTUAL,
@@ -18,6 +19,7 @@ from envs.simulators.mysql.types import (
     Typed,
     alike,
     arithmetic,
+    as_json,
     as_number,
     as_text,
     numeric,
@@ -80,11 +82,17 @@ class Expressions(Operators, Windows):
     def _int(self, value: int) -> Typed:
         if value >= 2**63:
             return Typed(str(value - 2**64), UNSIGNED)
-        return Typed(str(value), Type("int", 0, len(str(value))))
+        return Typed(str(int(value)), Type("int", 0, len(str(int(value)))))
 
     def _decimal(self, digits: str) -> Typed:
         whole, _, places = digits.partition(".")
         return Typed(f"{whole or 0}.{places or 0}", Type("decimal", min(len(places), 30), len(whole)))
+
+    def as_json(self, node: tuple) -> str:
+        """Return the SQL of an expression as a JSON document; TRUE and FALSE stay what they are."""
+        if node[0] == "int" and isinstance(node[1], bool):
+            return "'true'" if node[1] else "'false'"
+        return as_json(self.typed(node))
 
     def _double(self, digits: str) -> Typed:
         return Typed(digits, DOUBLE)
@@ -109,6 +117,8 @@ class Expressions(Operators, Windows):
         value = self.typed(node)
         if kind == "CHAR":
             return Typed(as_text(value), TEXT)
+        if kind == "JSON":
+            return Typed(f"json_cast_({as_text(value)})", JSON)
         if kind in ("DATE", "TIME", "DATETIME"):
             name = "TIMESTAMP" if kind == "DATETIME" else kind
             return Typed(f"{name}_({as_text(value)})", Type(kind.lower()))
@@ -189,9 +199,11 @@ class Expressions(Operators, Windows):
             return Typed(f"COUNT({once}{one})", COUNT)
         if name in SPREADS:
             return Typed(f"{name}_({as_number(value)})", DOUBLE)
+        if name in ("MIN", "MAX") and kind == "json":
+            return Typed(f"json_of_key_({name}(json_key_({value.sql})))", JSON)
         if name in ("MIN", "MAX"):
             return Typed(f"{name}({without_case(value)})", value.type)
-        if kind in ("text", "double"):
+        if kind in ("text", "double", "json"):
             return Typed(f"{name}({once}{as_number(value)})", DOUBLE)
         result = Type("decimal", min(scale + 4, 30), digits) if name == "AVG" else Type("decimal", scale, digits + 22)
         return Typed(f"{name}({once}{as_number(value)})", result)
@@ -264,6 +276,18 @@ class Expressions(Operators, Windows):
     def _mod(self, name: str, arguments: list) -> Typed:
         return arithmetic("%", *(self.typed(argument) for argument in arguments))
 
+    def _json_made(self, name: str, arguments: list) -> Typed:
+        """JSON_ARRAY, and the functions that take pairs of a name or a path and a value."""
+        first = 0 if name in ("JSON_ARRAY", "JSON_OBJECT") else 1
+        pairs = name != "JSON_ARRAY"
+        if pairs and (len(arguments) - first) % 2:
+            raise MySQLError(1582, "42000", f"Incorrect parameter count in the call to native function '{name}'")
+        values = [
+            as_text(self.typed(node)) if pairs and (i < first or (i - first) % 2 == 0) else self.as_json(node)
+            for i, node in enumerate(arguments)
+        ]
+        return Typed(f"{name}_({', '.join(values)})", JSON)
+
 
 ANY_TYPE = {  # functions whose result takes after their arguments: how many they take, and their method
     "ABS": (1, 1, Expressions._abs),
@@ -277,6 +301,11 @@ ANY_TYPE = {  # functions whose result takes after their arguments: how many the
     "GROUPING": (1, 64, Expressions._grouping),
     "IF": (3, 3, Expressions._if),
     "IFNULL": (2, 2, Expressions._coalesce),
+    "JSON_ARRAY": (0, 1000, Expressions._json_made),
+    "JSON_INSERT": (3, 1000, Expressions._json_made),
+    "JSON_OBJECT": (0, 1000, Expressions._json_made),
+    "JSON_REPLACE": (3, 1000, Expressions._json_made),
+    "JSON_SET": (3, 1000, Expressions._json_made),
     "LAST_INSERT_ID": (0, 0, lambda self, name, arguments: Typed("last_generated_()", COUNT)),
     "LEAST": (2, 1000, Expressions._extreme),
     "MOD": (2, 2, Expressions._mod),

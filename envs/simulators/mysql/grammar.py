@@ -28,7 +28,7 @@ STRENGTH |= {"|": 7, "&": 8, "<<": 9, ">>": 9, "^": 12, "DIV": 11, "MOD": 11} | 
     ("=", "<=>", "<", ">", "<=", ">=", "<>", "!="), 6
 )
 SAME = {"||": "OR", "&&": "AND", "MOD": "%", "!=": "<>"}
-CASTS = ("SIGNED", "UNSIGNED", "CHAR", "DECIMAL", "DATE", "DATETIME", "TIME", "DOUBLE", "FLOAT")
+CASTS = ("SIGNED", "UNSIGNED", "CHAR", "DECIMAL", "DATE", "DATETIME", "TIME", "DOUBLE", "FLOAT", "JSON")
 NEW_ROW = "new row~"  # alias of the row that INSERT ... ON DUPLICATE KEY UPDATE could not add
 MAX_DEPTH = 60  # of expressions and queries in one another; SQLite's parser has a stack of 100
 
@@ -239,7 +239,17 @@ class Grammar:
             if self.accept("*"):
                 return "star", table
             name = self.name(words=True)
-        return "column", table, name
+        return self.extracted(("column", table, name))
+
+    def extracted(self, column: tuple) -> tuple:
+        """Read -> or ->> and a path after a column, if one follows."""
+        sign = next((sign for sign in ("->", "->>") if self.accept(sign)), None)
+        if sign is None:
+            return column
+        if self.tokens[self.at][0] != "text":
+            raise self.error()
+        found = ("call", "JSON_EXTRACT", [column, self.primary()], False, [], ",")
+        return ("call", "JSON_UNQUOTE", [found], False, [], ",") if sign == "->>" else found
 
     def call(self) -> tuple:
         kind, name, place = self.tokens[self.at]
@@ -344,8 +354,8 @@ class Grammar:
 
 WORDS = {  # what begins with a word of its own, once that is read
     "NULL": lambda grammar: ("null",),
-    "TRUE": lambda grammar: ("int", 1),
-    "FALSE": lambda grammar: ("int", 0),
+    "TRUE": lambda grammar: ("int", True),  # which is 1, but in JSON true
+    "FALSE": lambda grammar: ("int", False),
     "CASE": Grammar.case,
     "EXISTS": Grammar.exists,
     "CAST": Grammar.cast,

@@ -8,18 +8,13 @@ from functools import lru_cache
 
 from envs.simulators.mysql.dates import CLOCK, moment, seconds_of
 from envs.simulators.mysql.functions import decimal
+from envs.simulators.mysql.json_values import stored
+from envs.simulators.mysql.tokens import Refused
 
 LEADING = re.compile(r"\s*[-+]?\d+(\.\d*)?|", re.ASCII)  # the number that a text begins with
 SIZES = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}  # bits
 LENGTHS = {"tinytext": 255, "text": 65535, "mediumtext": 2**24, "longtext": 2**32}
 WHAT = {"decimal": "decimal", "datetime": "datetime", "timestamp": "datetime", "date": "date", "time": "time"}
-
-
-class Refused(Exception):
-    """A value that a column cannot hold: MySQL's code and state, and a message with {column} and {row}."""
-
-    def __init__(self, code: int, state: str, text: str):
-        super().__init__(code, state, text)
 
 
 def members_of(said: str) -> list[str]:
@@ -47,6 +42,8 @@ def kept(value, said: str, ignores: bool):
         return _real(value, name, sizes, unsigned, ignores)
     if name in ("enum", "set"):
         return _member(value, name, members, ignores)
+    if name == "json":
+        return stored(str(value))
     if name in ("char", "varchar") or name in LENGTHS:
         return _text(str(value), name, sizes, ignores)
     return _day(str(value), name, ignores)

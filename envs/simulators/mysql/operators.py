@@ -1,10 +1,11 @@
 """Translate MySQL's operators and predicates to SQLite's; Expressions inherits them."""
 
 from envs.simulators.mysql.intervals import ON_DAYS
-from envs.simulators.mysql.tokens import MySQLError, syntax_error
+from envs.simulators.mysql.tokens import MySQLError, not_spoken, syntax_error
 from envs.simulators.mysql.types import (
     BOOL,
     COUNT,
+    JSON,
     TEXT,
     TEXTUAL,
     UNSIGNED,
@@ -52,6 +53,8 @@ class Operators:
         if "row" in (left[0], right[0]):
             return self.rows_compared(operator, left, right)
         one, other = self.typed(left), self.typed(right)
+        if "json" in (one.type.kind, other.type.kind) and operator in ("=", "<>", "<=>"):
+            one, other = (Typed(self.as_json(node), JSON) for node in (left, right))
         if operator in ("+", "-", "*", "/", "%", "DIV"):
             found = arithmetic(operator, one, other)
             if found.type.kind not in ("decimal", "double"):
@@ -118,11 +121,16 @@ class Operators:
         values = [self.typed(part) for part in row_of(node)]
         if isinstance(among, list):
             value, others = values[0], [self.typed(other) for other in among]
+            if "json" in {each.type.kind for each in (value, *others)}:
+                found = joined("OR", [("binary", "=", node, other) for other in among])
+                return self.typed(("not", found) if negated else found)
             texts = value.type.kind in TEXTUAL and all(o.type.kind in (*TEXTUAL, "null") for o in others)
             listed = ", ".join(other.sql if texts else as_number(other) for other in others)
             return Typed(f"({without_case(value) if texts else as_number(value)} {word} ({listed}))", BOOL)
         sql, columns = self.subquery(among)
         check_columns(len(columns), len(values))
+        if "json" in {kind.kind for _, kind in columns} | {value.type.kind for value in values}:
+            raise not_spoken("IN subquery of JSON")
         if among.limit and not among.parts:
             text = "This version of MySQL doesn't yet support 'LIMIT & IN/ALL/ANY/SOME subquery'"
             raise MySQLError(1235, "42000", text)

@@ -11,7 +11,7 @@ from envs.simulators.mysql.kept import members_of
 from envs.simulators.mysql.selects import MAX_TABLES, NATURAL, Select
 from envs.simulators.mysql.tables import Schema
 from envs.simulators.mysql.tokens import MySQLError, too_many_columns
-from envs.simulators.mysql.types import COUNT, NULL, Typed, literal, quoted, without_case
+from envs.simulators.mysql.types import COUNT, NULL, Typed, by_order, literal, quoted, without_case
 from envs.simulators.mysql.variables import Variables, assigns
 
 MAX_COLUMNS = 4096  # of all SELECT lists of a statement; in MySQL of each
@@ -209,7 +209,8 @@ class Block(Expressions, Combining, Grouping, Variables):
         self.numbered, self.windows, self.rolls = bool(query.groups), query.windows, query.rolls
         source = f" FROM {self.sources(query.source)}" if query.source else ""
         items = self.items(query)
-        listed = set().union(*(assigns(node) for node, *_ in items)) - self.root.assigned_names
+        assigned = set().union(*(assigns(node) for node, *_ in items)) if self.assigning else set()
+        listed = assigned - self.root.assigned_names
         self.clause = "where"
         self.root.assigned_names |= listed  # MySQL resolves the list before WHERE
         where = self.truth(query.where) if query.where else ""
@@ -222,7 +223,7 @@ class Block(Expressions, Combining, Grouping, Variables):
             source += self.roll(groups, "CROSS JOIN" if source else "FROM")
             values, keys = self.values(items), [LEVEL, *(value.sql for value in self.rolled.values())]
             last = ", ".join(f"{LEVEL} <= {i}, {key} COLLATE NOCASE" for i, key in enumerate(keys[1:]))
-        assigning = any(assigns(node) for node, *_ in items)
+        assigning = bool(assigned)
         later = assigning and self.later(query, items)
         order = f" ORDER BY {last}" * bool(last) if later else self.order(query, values, last, places=not assigning)
         grouped = bool(groups) or any(calls(node) for node, *_ in items) or calls(query.having)
@@ -337,7 +338,7 @@ class Block(Expressions, Combining, Grouping, Variables):
             if members := self.members(value):
                 place, value = f"FIELD_({value.sql}, {', '.join(map(literal, members))})", Typed("", COUNT)
             place = f"(0 + {place})" if node[0] == "negate" else place  # or SQLite takes -1 for a column's number
-            parts.append(without_case(Typed(place, value.type)) + " DESC" * descends)
+            parts.append(by_order(Typed(place, value.type)) + " DESC" * descends)
         parts += [last] if last else []
         return f" ORDER BY {', '.join(parts)}" if parts else ""
 
@@ -345,7 +346,7 @@ class Block(Expressions, Combining, Grouping, Variables):
         """Return the members of the ENUM column that a value is, by which it is sorted."""
         for table in self.tables:
             for column in table.schema.columns if table.schema else []:
-                if column.bare == "enum" and value.sql == f"{quoted(table.alias)}.{quoted(column.name)}":
+                if column.said.startswith("enum(") and value.sql == f"{quoted(table.alias)}.{quoted(column.name)}":
                     return members_of(column.said)
         return []
 

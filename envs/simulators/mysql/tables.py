@@ -6,8 +6,9 @@ from envs.simulators.mysql.selects import Select
 from envs.simulators.mysql.types import Type
 
 ENGINE = "ENGINE=InnoDB{} DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_0900_ai_ci"
-LONG = ("tinytext", "text", "mediumtext", "longtext")  # types that have no default and need a key's length
+LONG = ("tinytext", "text", "mediumtext", "longtext", "json")  # types that have no default and need a key's length
 ZEROS = {"int": ("int", 0), "unsigned": ("int", 0), "decimal": ("int", 0), "double": ("int", 0), "text": ("text", "")}
+ZEROS |= {"json": ("text", "null")}
 
 
 @dataclass
@@ -38,10 +39,10 @@ class Column:
     def create(self) -> str:
         text = f"`{self.name}` {self.said}"
         text += "" if self.nullable else " NOT NULL"
-        text += " NULL" if self.nullable and self.bare == "timestamp" else ""
+        text += " NULL" if self.nullable and self.said.startswith("timestamp") else ""
         if self.default is not None:
             text += f" DEFAULT {self.printed if self.default[0] == 'call' else quoted_text(self.printed)}"
-        elif self.nullable and not self.bare.endswith("text"):
+        elif self.nullable and not self.said.endswith("text"):
             text += " DEFAULT NULL"
         text += " ON UPDATE CURRENT_TIMESTAMP" * self.renews + " AUTO_INCREMENT" * self.increments
         return text + (f" COMMENT {quoted_text(self.comment)}" if self.comment else "")

@@ -50,6 +50,13 @@ class MySQLError(Exception):
         self.code = code
 
 
+class Refused(Exception):
+    """The error of a function that SQLite calls: code, state and a message, perhaps with {column} and {row}."""
+
+    def __init__(self, code: int, state: str, text: str):
+        super().__init__(code, state, text)
+
+
 def syntax_error(near: str) -> MySQLError:
     text = "You have an error in your SQL syntax; check the manual that corresponds to your MySQL server version for "
     return MySQLError(1064, "42000", f"{text}the right syntax to use near '{near[:80]}' at line 1")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 class Type(NamedTuple):
     """The MySQL type of an expression."""
 
-    kind: str  # int, unsigned, decimal, double, text, date, datetime, time, null
+    kind: str  # int, unsigned, decimal, double, text, date, datetime, time, json, null
     scale: int = 0  # places of a decimal
     digits: int = 10  # at most this many before the point; CEIL's type depends on it
 
@@ -24,7 +24,8 @@ class Typed(NamedTuple):
 TEXT, DATE, DOUBLE, NULL, BOOL = Type("text"), Type("date"), Type("double"), Type("null"), Type("int", 0, 1)
 COUNT = Type("int", 0, 20)
 UNSIGNED = Type("unsigned", 0, 20)  # 64 bits, which SQLite holds as a signed number of the same bits
-TEXTUAL = ("text", "date", "datetime", "time")  # kinds that SQLite holds as text
+JSON = Type("json")
+TEXTUAL = ("text", "date", "datetime", "time", "json")  # kinds that SQLite holds as text
 
 
 def quoted(name: str) -> str:
@@ -35,7 +36,13 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-AS_NUMBER = {"date": "day_number", "datetime": "moment_number", "time": "time_number", "unsigned": "unsigned_number"}
+AS_NUMBER = {
+    "json": "json_number",
+    "date": "day_number",
+    "datetime": "moment_number",
+    "time": "time_number",
+    "unsigned": "unsigned_number",
+}
 
 
 def unified(types: list[Type]) -> Type:
@@ -69,15 +76,29 @@ def as_number(value: Typed) -> str:
     return f"CAST({value.sql} AS REAL)" if value.type.kind == "text" else value.sql
 
 
+def as_json(value: Typed) -> str:
+    """Return the SQL of an expression as a JSON document: a string for a text."""
+    if value.type.kind == "json":
+        return value.sql
+    if value.type.kind == "double":
+        return f"json_double_({value.sql})"
+    return f"JSON_QUOTE_({value.sql})" if value.type.kind in TEXTUAL else as_text(value)
+
+
 def without_case(value: Typed) -> str:
-    """Return the SQL of an expression with MySQL's collation, which ignores case."""
-    return f"{value.sql} COLLATE NOCASE" if value.type.kind in TEXTUAL else value.sql
+    """Return the SQL of an expression with MySQL's collation, which ignores case, but not of JSON."""
+    return f"{value.sql} COLLATE NOCASE" if value.type.kind in TEXTUAL and value.type != JSON else value.sql
+
+
+def by_order(value: Typed) -> str:
+    """Return the SQL of what rows sort by."""
+    return f"json_key_({value.sql})" if value.type == JSON else without_case(value)
 
 
 def numeric(type: Type) -> Type:
     """Return the type of a number converted from a value of this type."""
     if type.kind in TEXTUAL:
-        return DOUBLE if type.kind == "text" else COUNT
+        return DOUBLE if type.kind in ("text", "json") else COUNT
     return type
 
 
@@ -93,6 +114,8 @@ def compared(operator: str, one: Typed, other: Typed) -> str:
     texts = [value.type.kind in TEXTUAL for value in (one, other)]
     nothing = "null" in (one.type.kind, other.type.kind)
     kinds = {one.type.kind, other.type.kind}
+    if "json" in kinds and not nothing:
+        return f"(json_key_({as_json(one)}) {operator} json_key_({as_json(other)}))"
     if all(texts) and len(kinds) > 1 and kinds & {"date", "datetime"}:
         return f"(moment_({one.sql}) {operator} moment_({other.sql}))"
     if all(texts) or nothing:

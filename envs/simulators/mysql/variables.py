@@ -66,7 +66,7 @@ class Variables:
 
     def check_once(self, sql: str) -> str:
         """Return the SQL of the statement; raise an error if an assignment occurs in it more than once."""
-        if QUOTED.sub("", sql).count("assign_(") > len(self.assigning):
+        if self.assigning and QUOTED.sub("", sql).count("assign_(") > len(self.assigning):
             raise not_spoken(f"@{self.assigning[0]} := in an expression that is evaluated twice")
         return sql
 

@@ -1,7 +1,7 @@
 """Translate MySQL's window functions to SQLite's; Expressions inherits them."""
 
 from envs.simulators.mysql.tokens import AGGREGATES, SPREADS, MySQLError, not_spoken, syntax_error
-from envs.simulators.mysql.types import COUNT, DOUBLE, Typed, alike, without_case
+from envs.simulators.mysql.types import COUNT, DOUBLE, Typed, alike, by_order, without_case
 
 RANKS = {"ROW_NUMBER": COUNT, "RANK": COUNT, "DENSE_RANK": COUNT, "PERCENT_RANK": DOUBLE, "CUME_DIST": DOUBLE}
 PICKED = {"FIRST_VALUE": (1, 1), "LAST_VALUE": (1, 1), "NTH_VALUE": (2, 2), "LAG": (1, 3), "LEAD": (1, 3)}
@@ -28,7 +28,7 @@ class Windows:
             over = self.windows[over.lower()]
         partition, order, frame = over
         parts = ", ".join(without_case(self.typed(node)) for node in partition)
-        orders = ", ".join(without_case(self.typed(node)) + " DESC" * descends for node, descends in order)
+        orders = ", ".join(by_order(self.typed(node)) + " DESC" * descends for node, descends in order)
         words = parts and f"PARTITION BY {parts}", orders and f"ORDER BY {orders}", frame
         return Typed(f"{value.sql} OVER ({' '.join(filter(None, words))})", value.type)
 
