@@ -255,6 +255,8 @@ def test_a_prompt_waits_for_few_chunks_and_only_beside_sampled_rows():
     assert host.ready([32]) == [32], "nothing else is sampled"
     slots[3].parent = 32
     assert host.ready([*rows, 32]) == [*rows, 32], "a group's sample needs its parent's prompt"
+    slots[3].parent, slots[32].parent = None, 3
+    assert host.ready([*rows, 32]) == rows, "the parent is computed already"
 
 
 # ------------------------------------------------------------------------------------------------------ changed weights

@@ -33,8 +33,9 @@ class Ahead:
         them, for PATIENCE chunks at most, and never while nothing is sampled or a group's samples need their parent.
         """
         sampled = [i for i in busy if len(self.slots[i].pending) == 1]
-        waiting, forks = len(busy) - len(sampled), any(slot.parent is not None for slot in self.slots.values())
-        wait = 0 < waiting < WAITING * len(sampled) and self.waited < PATIENCE and not forks
+        waiting, parents = len(busy) - len(sampled), {slot.parent for slot in self.slots.values()} - {None}
+        needed = any(len(self.slots[parent].pending) > 1 for parent in parents)
+        wait = 0 < waiting < WAITING * len(sampled) and self.waited < PATIENCE and not needed
         self.waited = self.waited + 1 if wait else 0
         return sampled if wait else busy
 
