@@ -146,6 +146,27 @@ def test_groups_share_their_prompt_while_others_are_sampled(model):
     assert rows(ahead(model, 8, 260)) == expected
 
 
+def test_prompts_share_a_beginning_while_others_are_sampled(model):
+    """Slots are closed and opened anew between chunks; each begins as a copy of one that is being sampled."""
+
+    def rows(engine):
+        found, waiting = [], list(range(12))
+
+        def start():
+            while waiting and engine.free:
+                i = waiting.pop(0)
+                engine.feed(engine.open((0, i)), [*range(70), *prompt(i)])
+
+        start()
+        for row in engine.run(13, 0.8, STOP):
+            found.append((engine._slots[row.slot].key, row.ids, row.logprobs, row.stop_reason))
+            engine.close(row.slot)
+            start()
+        return sorted(found)
+
+    assert rows(ahead(model, 4, 400)) == rows(Engine(model, 12, 400))
+
+
 def test_an_abandoned_run_continues_under_other_settings():
     """Two of three slots keep their tokens and continue greedily; a closed slot's tokens are dropped."""
     model = random_model()
