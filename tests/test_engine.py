@@ -449,6 +449,21 @@ def test_a_fork_of_a_slot_that_shares_a_beginning(model, monkeypatch):
         assert found[fork] == sampled_alone(model, COMMON + [7] * 40, (0, i), 9)
 
 
+@pytest.mark.parametrize("forked", [False, True])
+def test_prompts_without_room_are_not_computed_for_others(forked):
+    """On CUDA the cache cannot grow beyond max_len."""
+    model = random_model()
+    engine = Engine(model, 3, max_len=128)
+    for i, ids in enumerate((COMMON + [90] * 70, COMMON + [91])):
+        engine.feed(engine.open((0, i)), ids)
+    if forked:
+        engine.open((0, 2), parent=0)
+    found = {row.slot: row for row in engine.run(5, 1.0, frozenset())}
+    assert len(engine._cache.keys[0]) == 2, "blocks of 64 tokens"
+    assert found[0].stop_reason == "context" and not found[0].ids
+    assert (found[1].ids, found[1].logprobs) == sampled_alone(model, COMMON + [91])
+
+
 @pytest.mark.parametrize("forks, passes", [(False, 1), (True, 2)])
 def test_copies_do_not_wait_for_each_other_in_a_chain(forks, passes, monkeypatch):
     """Each prompt has more in common with the one before, or is a fork of it; a fork waits for its group's prompt."""

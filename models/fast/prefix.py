@@ -4,6 +4,7 @@ The samples of a group share their prompt, other slots the system prompt. A copy
 are computed.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from itertools import pairwise
@@ -42,11 +43,14 @@ def _common(one: list[int], other: list[int]) -> int:
 
 def copy_prefixes(slots: dict[int, Slot], cache: KVCache, compute: Callable, version: Callable[[], Hashable]) -> None:
     """Implement the hook of models/kernels.py: compute the pending tokens of all parents and copy their keys and values
-    to the children, parents first. A child whose parent was computed by other weights starts from its own tokens."""
+    to the children, parents first. A child starts from its own tokens instead where its parent was computed by other
+    weights, or has more tokens than fit and so is not computed."""
+    room = cache.most_blocks * KEY_BLOCK or math.inf
     while children := [slot for slot in slots.values() if slot.parent is not None]:
         now, copies = version(), defaultdict(list)
         for child in children:
-            if slots[child.parent].version not in (None, now):
+            parent = slots[child.parent]
+            if parent.version not in (None, now) or len(parent.ids) > room:
                 child.parent, child.length, child.pending = None, 0, list(child.ids)
         ready = [child for child in children if child.parent is not None and slots[child.parent].parent is None]
         compute(list(dict.fromkeys(child.parent for child in ready)))
