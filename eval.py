@@ -68,6 +68,11 @@ def as_trained_words(words: list[str]) -> tuple[list[str], list[str]]:
         return words, []
     chosen = [keep.best_of_run(name.strip()) for name in given.get("adapter", "base").split(",")]
     names = [name for name, _ in chosen if name not in ("", "base")]
+    for name in names:
+        try:
+            lora.read_adapter_config(Path(name))
+        except (OSError, ValueError) as error:
+            raise arguments.ArgumentError(str(error)) from None
     best = any(line for _, line in chosen)
     named = [*words, f"adapter={','.join(name for name, _ in chosen)}"] if best else words
     model = given.get("model", "")
@@ -111,9 +116,6 @@ def check(keys: Keys, words: list[str]) -> None:
 def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]]:
     """Yield each name with the function that evaluates it in this process."""
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)
-    for name in names:
-        if name != "base":
-            lora.read_adapter_config(Path(name))  # a misspelt folder fails before the first evaluation
     keep_memory()
     for name in names:
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, ranks.reader(cfg))
