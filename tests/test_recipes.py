@@ -6,12 +6,15 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 from conftest import reference, run_program
 
+import lora
 from benchmarks.sides import QWEN2, SHAPES, shape
 from envs.requests import Result
 from models.chat.tokenizer import Tokenizer
 from models.config import parse_config
+from models.decoder import CausalLM
 from models.sizes import sizes_of
 from rl import config, peaks, plan
 from rl.guard.sources import describe_sources
@@ -38,6 +41,7 @@ GUIDES = [
     "planner_sft",
     "tau_retail_grpo",
 ]
+YAML = re.compile(r"^ *-? *([a-z_0-9]+): *[^ \n#]", re.M)
 THINKING = ("Qwen/Qwen3-4B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
 
 
@@ -107,6 +111,30 @@ def test_docs_print_the_plan_of_each_recipe(recipe):
     fitted = replace(cfg, plan=f"{card}GiB")
     needs = plan.on_device(peaks.phases(sizes, peaks.settled(sizes, fitted)))
     assert max(needs.values()) < 0.95 * card * 2**30
+
+
+def test_docs_count_the_adapters_of_the_affine_guide():
+    """The guide's counts of ranks 32, 64 and 128 are smaller than what its seven layers hold."""
+    row = re.search(r"rank 32, 64 or 128 \|.* are (\d+), (\d+) and (\d+) million", DOCS)
+    with torch.device("meta"):
+        model = CausalLM(parse_config(MODELS["Qwen/Qwen3-4B"]))
+    lora.inject(model, r=64, alpha=128)
+    one = sum(p.numel() for name, p in model.named_parameters() if ".adapters." in name) / 64e6
+    assert [int(found) for found in row.groups()] == [round(r * one) for r in (32, 64, 128)]
+
+
+SECTIONS = ["os_interaction", "db_bench", "tau-bench", "planner", "Affine"]  # of the guides 000 to 004
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_docs_have_every_flag_and_setting_of_each_guide(number):
+    """Flags, and the keys of the guides' YAML that have a value, but for names and paths of modules."""
+    (guide,) = reference("..", "seeds").glob(f"00{number}_*")
+    text, section = guide.read_text(), DOCS.split(f"\n### {SECTIONS[number]}\n")[1].split("\n### ")[0]
+    settings = {key for block in re.findall(r"```yaml\n(.*?)```", text, re.S) for key in YAML.findall(block)}
+    flags = set(re.findall(r"--[a-z][a-z_-]+[a-z]", text))
+    assert flags | settings
+    assert {key for key in flags | settings - {"name", "module", "language_model"} if key not in section} == set()
 
 
 @pytest.mark.parametrize(
