@@ -36,7 +36,7 @@ EVALUATED = {*as_trained.PLAYED, "model", "dtype", "quant", "device", "exact", "
 @dataclass(frozen=True)
 class Keys:
     out: str = "runs/pipeline"  # the folder: demos.jsonl, the runs sft/ and rl/, evaluation.json
-    stages: str = "demos,sft,rl,evaluate"  # stages to take, by comma
+    stages: str = "demos,sft,rl,evaluate"  # stages to run, by comma
     demos: Positive[int] = 2000  # episodes of the experts; a tenth of the rows is held out
     sft: str = "recipe=affine_sft"  # words of train.py for the stage sft
     rl: str = "recipe=affine_ppo"  # words of train.py for the stage rl
@@ -47,7 +47,7 @@ class Keys:
 
 
 def main(words: list[str]) -> None:
-    """Take the stages. Exit with the status of the first command that fails."""
+    """Run the stages. Exit with the status of the first command that fails."""
     if arguments.wants_help(words):
         program.parse(words, "rl.pipeline", Keys, about=__doc__)
     try:

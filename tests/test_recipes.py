@@ -1,5 +1,6 @@
 """Recipes of the guides at their real size, by arithmetic: tokens, memory, the guides' values; and quick=true."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from conftest import reference, run_program
 
 import lora
+import train
 from benchmarks.sides import QWEN2, SHAPES, shape
 from envs.requests import Result
 from models.chat.tokenizer import Tokenizer
@@ -160,6 +162,30 @@ def test_quick_shortens_every_recipe_of_the_embedded_model(recipe):
     assert (cfg.model, cfg.max_steps) == ("tiny", 0)
     assert cfg.epochs * cfg.episodes <= 256 < whole.epochs * whole.episodes
     assert "recipe quick: epochs=4 episodes=64" in describe_sources(cfg)
+
+
+ADAPTER = ["adapter_config.json", "adapter_model.safetensors"]
+EPOCH = [*ADAPTER, "training_config.json", "training_stats.json", "tokenizer.json", "tokenizer_config.json"]
+CHECKPOINT = ["trainable.safetensors", "optimizer.safetensors", "state.json", "rng.safetensors", "manifest.json"]
+
+
+@pytest.mark.parametrize(
+    "recipe", [name if name == "planner_grpo" else pytest.param(name, marks=pytest.mark.full) for name in GUIDES]
+)
+def test_a_run_leaves_the_files_that_its_guide_lists(recipe, tmp_path):
+    """Named substitutes are in docs/recipes.md."""
+    words = ["epochs=1", "episodes=8", "batch_size=8", "eval_episodes=2", "threads=1", "ranks=1", "strict=false"]
+    words += ["lora.r=16"] * (recipe == "planner_sft")  # whose embedded form trains every weight
+    train.main(config.parse([f"recipe={recipe}", "quick=true", *words, f"out={tmp_path}/run"]))
+    files = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*")}
+    own = {"config.json", "origin.json", "metrics.jsonl", "report.html", "report.jsonl"}
+    own |= {f"epoch_1/{name}" for name in EPOCH} | {f"checkpoint-1/{name}" for name in CHECKPOINT}
+    own |= {"episodes.jsonl"} if not recipe.endswith("sft") else set()
+    assert own - files == set()
+    stats = json.loads((tmp_path / "run" / "epoch_1" / "training_stats.json").read_text())
+    metrics = {"loss", "reward_mean", "reward_std", "accuracy", "lr"}
+    metrics |= {"env/decomposition", "env/token_efficiency"} if recipe == "planner_grpo" else set()
+    assert metrics - stats.keys() == set()
 
 
 @pytest.mark.parametrize(
