@@ -335,17 +335,38 @@ def browser() -> str:
     return shutil.which("chromium") or shutil.which("google-chrome") or pytest.skip("no Chromium on this machine")
 
 
-@pytest.mark.parametrize("hostile", [False, True], ids=["run", "hostile"])
-def test_chromium_draws_the_page_without_an_error(browser, hostile, run, tmp_path):
-    folder = make_run(tmp_path / "run", {1: [make_episode(HOSTILE, asked=HOSTILE)]}, env=HOSTILE) if hostile else run
+def drawn(browser: str, path: Path, folder: Path) -> str:
+    """Return what Chromium makes of the page's main element. Fail if it prints anything on the console."""
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path}/profile", (folder / "report.html").as_uri()]
+    command += [f"--user-data-dir={folder}/profile", path.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert 'data-ready="yes"' in done.stdout, done.stderr[-2000:]
     assert re.findall(r"CONSOLE.*", done.stderr) == []
-    drawn = done.stdout.split("<main>")[1].split("</main>")[0]
-    assert drawn.count("<figure>") >= (0 if hostile else 12) and 'class="turn"' in drawn
-    assert not re.search(r"<(img|script)", drawn)
+    return done.stdout.split("<main>")[1].split("</main>")[0]
+
+
+@pytest.mark.parametrize("hostile", [False, True], ids=["run", "hostile"])
+def test_chromium_draws_the_page_without_an_error(browser, hostile, run, tmp_path):
+    folder = make_run(tmp_path / "run", {1: [make_episode(HOSTILE, asked=HOSTILE)]}, env=HOSTILE) if hostile else run
+    found = drawn(browser, folder / "report.html", tmp_path)
+    assert found.count("<figure>") >= (0 if hostile else 12) and 'class="turn"' in found
+    assert not re.search(r"<(img|script)", found)
+
+
+def test_charts_have_whole_columns_and_ticks_that_differ(browser, tmp_path):
+    """Ratios of 1.0001 to 1.0007, rewards around 1, and the last of four epochs."""
+    folder = make_run(tmp_path / "run", {n: [make_episode("a", 0.8 + n / 10), make_episode("b")] for n in range(1, 5)})
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    records = [{**r, "ratio": 1.0001 + 0.0002 * n, "outcomes": {"correct": 2}} for n, r in enumerate(records)]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    page.write(folder)
+    charts = r'<figure>.*?<b>(.*?)</b>.*?<svg viewBox="0 0 ([\d.]+) .*?>(.*?)</svg>'
+    for title, width, chart in (found := re.findall(charts, drawn(browser, folder / "report.html", tmp_path))):
+        ticks = re.findall(r'class="tick"[^>]*>(.*?)<', chart)
+        assert len(ticks) == len({*ticks}) and (len(ticks) > 1 or title not in ("Ratio", "Reward")), (title, ticks)
+        ends = [float(x) + float(w) for x, w in re.findall(r'<rect [^>]*x="([\d.]+)" width="([\d.]+)"', chart)]
+        assert max(ends, default=0) <= float(width), f"the last column of {title} is cut"
+    assert {"Ratio", "Reward", "Outcomes"} <= {title for title, *_ in found}
 
 
 def processor_seconds() -> float:
