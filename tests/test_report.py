@@ -369,6 +369,23 @@ def test_charts_have_whole_columns_and_ticks_that_differ(browser, tmp_path):
     assert {"Ratio", "Reward", "Outcomes"} <= {title for title, *_ in found}
 
 
+def test_a_page_of_sft_shows_no_success_of_its_expert(browser, tmp_path):
+    """Nor its tokens per second: the expert's episodes are not sampled."""
+    own = [make_episode("a"), make_episode("b", env="sat")]
+    folder = make_run(tmp_path / "run", {n: own for n in (1, 2)}, algo="sft", env="textcraft,sat")
+    held_out = {"epoch": 2, "step": 2, "eval_loss": 0.5, "perplexity": 1.6, "eval_tokens": 9}
+    phase = {"seconds": 1.0, "tokens": 8, "tokens_per_second": 8.0, "peak_bytes": 0}
+    result = {"success": 0.5, "low": 0.4, "high": 0.6, "temperature": 1.0, "episodes": 2, "by_env": {}}
+    records = [held_out, {"epoch": 2, "step": 2, "eval": result}]
+    records += [{"epoch": n, "step": n, "phases": {"collect": phase, "learn": phase}} for n in (1, 2)]
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.writelines(f"{json.dumps(record)}\n" for record in records)
+    page.write(folder)
+    found = drawn(browser, folder / "report.html", tmp_path)
+    assert "held-out tasks, sampled" in found and "tokens learned per second" in found
+    assert not re.search("training tasks|Success in|training success|tokens sampled per second", found)
+
+
 def processor_seconds() -> float:
     """Return the processor time of this process and of those that it has waited for."""
     own, ended = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -289,8 +289,12 @@
     return chart;
   }
 
-  const legendOf = (items) => el("div", { class: "legend" }, items.map(([cls, text, kind]) => el("span", {}, el("i", { class: `${cls} ${kind ?? ""}` }), text)));
-  const runLegend = (more = []) => (many || more.length ? legendOf([...(many ? runs.map((run) => [colour(run), run.name, "line"]) : []), ...more]) : null);
+  /** Draw a short line as a chart does. kind: "solid", "thin", "points" or "dashed", which has hollow points. */
+  const sample = (cls, kind) => svg("svg", { width: 26, height: 10, viewBox: "0 0 26 10", "aria-hidden": "true" },
+    svg("path", { class: `line ${cls} ${kind}`, d: "M1 5H25" }),
+    kind === "points" || kind === "dashed" ? svg("circle", { class: `${kind === "dashed" ? "hollow" : "point"} ${cls}`, cx: 13, cy: 5, r: 3.6 }) : null);
+  const legendOf = (items) => el("div", { class: "legend" }, items.map(([cls, text, kind]) => el("span", {}, kind ? sample(cls, kind) : el("i", { class: cls }), text)));
+  const runLegend = (more = []) => (many || more.length ? legendOf([...(many ? runs.map((run) => [colour(run), run.name, "solid"]) : []), ...more]) : null);
 
   // ------------------------------------------------------------------------------------------------- sections
 
@@ -328,8 +332,8 @@
     const seconds = sum(run.phases.flatMap((r) => Object.values(r.phases).map((p) => p.seconds)));
     card("time", duration(seconds), done.epoch < run.config.epochs ? `about ${duration((run.config.epochs - done.epoch) * (sum(run.epochs.slice(-5).map((r) => r.seconds)) / Math.min(5, run.epochs.length)))} left when written` : "in all phases");
     const peaks = run.phases.flatMap((r) => Object.entries(r.phases).map(([name, p]) => [p.peak_bytes, name])).sort((a, b) => b[0] - a[0])[0];
-    const collect = last(run.phases)?.phases.collect;
-    if (collect) card("tokens sampled per second", whole(collect.tokens_per_second), peaks[0] ? `peak memory ${gib(peaks[0])}, in ${peaks[1]}` : "");
+    const work = last(run.phases)?.phases[run.imitates ? "learn" : "collect"];
+    if (work) card(`tokens ${run.imitates ? "learned" : "sampled"} per second`, whole(work.tokens_per_second), peaks[0] ? `peak memory ${gib(peaks[0])}, in ${peaks[1]}` : "");
     return el("dl", { class: "numbers" }, cards);
   }
 
@@ -350,7 +354,10 @@
   ]);
   const successChart = lineChart({
     title: "Success", height: 280, format: percent, domain: [0, 1], series: success,
-    legend: runLegend([["unknown", "training tasks, sampled", "line"], [many ? "unknown" : "c0", "held-out tasks, sampled", "line dot"], [many ? "unknown" : "c1", "held-out tasks, greedy", "dashed dot"]]),
+    legend: runLegend([
+      ...(runs.every((run) => run.imitates) ? [] : [["unknown", "training tasks, sampled", "thin"]]),
+      [many ? "unknown" : "c0", "held-out tasks, sampled", "points"], [many ? "unknown" : "c1", "held-out tasks, greedy", "dashed"],
+    ]),
   });
   const heldOutChart = lineChart({
     title: "Held-out loss", height: 280, legend: runLegend(),
@@ -379,13 +386,14 @@
   const ENV = { "env/decomposition": "Decomposition rate", "env/token_efficiency": "Token efficiency" };
   const of = (run, key) => run.metrics.filter((r) => known(r[key])).map((r) => [r.epoch, r[key]]);
   const multiples = [
-    lineChart({ title: "Reward", note: "mean score of an epoch's episodes", series: runs.map((run) => ({ cls: colour(run), points: bands(run, "", "score").length ? bands(run, "", "score") : of(run, "reward_mean") })) }),
+    lineChart({ title: "Reward", note: `mean score of an epoch's episodes${runs.some((run) => run.imitates) ? "; in sft the expert's" : ""}`, series: runs.map((run) => ({ cls: colour(run), points: bands(run, "", "score").length ? bands(run, "", "score") : of(run, "reward_mean") })) }),
     ...METRICS.filter(([key]) => !QUIET.has(key) || runs.some((run) => of(run, key).some(([, v]) => v))).map(([key, title, note]) => lineChart({ title, note, series: runs.map((run) => ({ cls: colour(run), points: of(run, key) })) })),
     ...extra.map((key) => lineChart({ title: ENV[key] ?? key[4].toUpperCase() + key.slice(5).replaceAll("_", " "), note: "measured by the environment", series: runs.map((run) => ({ cls: colour(run), points: of(run, key) })) })),
   ];
-  const byEnv = unique(runs.flatMap((run) => run.parts.flatMap((part) => Object.keys(part.bands)))).filter(Boolean).sort();
+  const playing = runs.filter((run) => !run.imitates);
+  const byEnv = unique(playing.flatMap((run) => run.parts.flatMap((part) => Object.keys(part.bands)))).filter(Boolean).sort();
   if (byEnv.length > 1)
-    multiples.push(...byEnv.map((env) => lineChart({ title: `Success in ${env}`, note: "training tasks", format: percent, domain: [0, 1], series: runs.map((run) => ({ cls: colour(run), points: bands(run, env, "success") })) })));
+    multiples.push(...byEnv.map((env) => lineChart({ title: `Success in ${env}`, note: "training tasks", format: percent, domain: [0, 1], series: playing.map((run) => ({ cls: colour(run), points: bands(run, env, "success") })) })));
   const zero = METRICS.filter(([key]) => QUIET.has(key) && runs.some((run) => of(run, key).length) && runs.every((run) => of(run, key).every(([, v]) => v === 0)));
   section("curves", "Curves", `Healthy values are below each title; docs/glossary.md explains every metric.${zero.length ? ` 0 in every epoch: ${zero.map(([, title]) => title.toLowerCase()).join(", ")}.` : ""}`, grid(multiples));
 
