@@ -51,14 +51,14 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
         task = tasks.setdefault(e.group, {"env": e.env, "seed": e.seed, "success": [], "score": []})
         if not e.infrastructure_failed:
             task["success"].append(int(e.success))
-            task["score"].append(e.score)
+            task["score"].append(score_of(e))
     found = {**judged(played, temperature, split), "tasks": list(tasks.values())}
     whole = [e for e in played if not e.infrastructure_failed]
     for env, part in [("", found), *found["by_env"].items()]:
         episodes = [e for e in whole if env in ("", e.env)]
         own = [task for task in tasks.values() if env in ("", task["env"]) and task["success"]]
         part["accuracy"] = fmean(e.outcome == "correct" for e in episodes)
-        part["nonzero"] = fmean(e.score != 0 for e in episodes)
+        part["nonzero"] = fmean(score_of(e) != 0 for e in episodes)
         if len(episodes) > len(own):  # samples of a task are not independent
             part["low"], part["high"] = rate_interval([fmean(task["success"]) for task in own])
         part["pass"] = {f"{k}": _passes(own, k) for k in ks}
@@ -67,6 +67,11 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
     low, high = interval(np.mean(rates, axis=0))  # of draws from the posterior, whose mean may be another
     found["unweighted_low"], found["unweighted_high"] = min(low, found["unweighted"]), max(high, found["unweighted"])
     return found
+
+
+def score_of(e: Episode) -> float:
+    """Return the score without the rounding of its sum: 0.15 and three times -0.05 are 0."""
+    return round(e.score, 9)
 
 
 def table(found: dict) -> list[str]:

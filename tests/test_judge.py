@@ -6,11 +6,14 @@ from statistics import fmean, median, pstdev
 import pytest
 from conftest import run_program
 
+from models import load_tokenizer
 from rl import judge
 from rl.arguments import ArgumentError
+from rl.look import episodes
 from rl.records import Episode, Turn
 from rl.stats import jeffreys
 
+PAID = (0.15, -0.05, -0.05, -0.05)
 WORDS = ["max_new_tokens=2", "max_turns=1", "threads=1", "ranks=1"]
 
 
@@ -52,6 +55,14 @@ def test_numbers_of_each_environment_and_over_all():
     assert found["unweighted_low"] < found["unweighted"] < found["unweighted_high"]
     assert found["infrastructure_failed"] == 1 and found["tasks"][7]["success"] == []
     assert [line.split()[0] for line in judge.table(found)] == ["n", "a", "b", "pooled", "unweighted"]
+
+
+def test_a_score_of_rounding_alone_is_zero():
+    """A progress of 0.15 and three invalid actions of -0.05 leave 1e-17."""
+    e = Episode("a", 1, 0, [1] * 4, [1] * 4, [0.0] * 4, [Turn(n, n + 1, r, "stop") for n, r in enumerate(PAID)])
+    assert e.score != 0 and judge.result([e], 1.0, "test", [])["nonzero"] == 0
+    (line, _) = episodes.epoch_lines(load_tokenizer("tiny"), 1, [e], {}, 1000).splitlines()
+    assert json.loads(line)["rows"][0][3] == 0
 
 
 def test_samples_of_a_task_do_not_count_as_tasks():

@@ -263,6 +263,9 @@ def test_runs_of_other_tasks_are_not_compared(tmp_path, run):
     other = write_evaluations(tmp_path / "other", {2: [True, False]}, difficulty="1")
     (line,) = paired.lines([first, other])
     assert line == "other against first: not the same held-out tasks: textcraft.difficulty=1, not 2"
+    elsewhere = make_run(tmp_path / "elsewhere", {1: []}, env="sat", eval_split="val", order="random", sat={"k": "3"})
+    (line,) = paired.lines([first, elsewhere])
+    assert line == "elsewhere against first: not the same held-out tasks: env=sat, not textcraft"
     (line,) = paired.lines([first, write_evaluations(tmp_path / "none", {})])
     assert line == "none against first: no evaluation of both has the success of each task"
     shutil.copytree(run, tmp_path / "copy")
