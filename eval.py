@@ -146,18 +146,25 @@ def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
     names, results = [name.strip() for name in keys.adapter.split(",")], {}
     evaluators = evaluators_on_server(cfg, names, keys.server) if keys.server else evaluators_here(cfg, names)
     for name, play in evaluators:
+        shown = policy_name(name, cfg, keys)
         for temperature in dict.fromkeys((cfg.temperature, 0.0)):
             samples = keys.samples if temperature else 1  # greedy play repeats itself
             tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, samples)
             with truncated(keys.top_k, keys.top_p):
                 episodes = play(cfg, temperature, tasks)
             result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])
-            results.setdefault(keys.out or name, []).append(result)
-            print(f"{keys.out or name}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
+            results.setdefault(shown, []).append(result)
+            print(f"{shown}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
     comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))
     if keys.json and ranks.is_first():
         found = {"config": asdict(cfg), "played": played, "results": results, "comparisons": comparisons}
         Path(keys.json).write_text(json.dumps(found, indent=2) + "\n")
+
+
+def policy_name(name: str, cfg: Any, keys: Keys) -> str:
+    """Return the name of a policy's results: the adapter's, or the folder of a model that a run has made, or "base"."""
+    is_made = name == "base" and not keys.server and as_trained.settings_of(Path(cfg.model)) is not None
+    return keys.out or (cfg.model if is_made else name)
 
 
 def compare(results: dict[str, list[dict]], references: list[str], names: list[str]) -> list[dict]:

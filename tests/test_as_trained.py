@@ -171,6 +171,7 @@ def test_merged_checkpoint_is_played_as_trained(run, tmp_path):
     run_program("eval.py", f"adapter={run}/epoch_1", "mode=merge", f"out={tmp_path}/merged")
     out, found = evaluated(tmp_path, f"model={tmp_path}/merged")
     assert f"settings as in the run of {tmp_path}/merged" in out
+    assert f"{tmp_path}/merged: test sampled success" in out and list(found["results"]) == [f"{tmp_path}/merged"]
     assert found["played"] == evaluated(tmp_path, f"adapter={run}/epoch_1")[1]["played"]
 
 
