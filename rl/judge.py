@@ -8,8 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from models import CausalLM, Tokenizer
 from rl.arguments import ArgumentError
 from rl.as_trained import TRUNCATION
@@ -23,6 +21,7 @@ from rl.compare import (
     pass_at_k,
     rate_interval,
     score_interval,
+    unweighted_interval,
 )
 from rl.evaluate import EVAL_STREAM, judged, progress_bar
 from rl.guard.files import read_json
@@ -62,10 +61,9 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
         if len(episodes) > len(own):  # samples of a task are not independent
             part["low"], part["high"] = rate_interval([fmean(task["success"]) for task in own])
         part["pass"] = {f"{k}": _passes(own, k) for k in ks}
-    rates = [bootstrap(_means(tasks.values(), env, "success"), RATE, seed=n) for n, env in enumerate(found["by_env"])]
+    rates = [_means(tasks.values(), env, "success") for env in found["by_env"]]
     found["unweighted"] = fmean(one["success"] for one in found["by_env"].values())
-    low, high = interval(np.mean(rates, axis=0))  # of draws from the posterior, whose mean may be another
-    found["unweighted_low"], found["unweighted_high"] = min(low, found["unweighted"]), max(high, found["unweighted"])
+    found["unweighted_low"], found["unweighted_high"] = unweighted_interval(rates, RATE)
     return found
 
 
