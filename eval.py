@@ -24,7 +24,7 @@ from models.truncation import truncated
 from rl import arguments, as_trained, config, judge, ranks
 from rl.arguments import NotNegative, Positive
 from rl.evaluate import describe
-from rl.guard import ends, fits, keep, signals
+from rl.guard import checks, ends, fits, keep, signals
 from rl.quantised import with_base
 from rl.ranks import start
 from rl.whole_split import with_every_task
@@ -69,10 +69,9 @@ def as_trained_words(words: list[str]) -> tuple[list[str], list[str]]:
     chosen = [keep.best_of_run(name.strip()) for name in given.get("adapter", "base").split(",")]
     names = [name for name, _ in chosen if name not in ("", "base")]
     for name in names:
-        try:
-            lora.read_adapter_config(Path(name))
-        except (OSError, ValueError) as error:
-            raise arguments.ArgumentError(str(error)) from None
+        checks.check_adapter(name)
+        if names.count(name) > 1:
+            raise arguments.ArgumentError(f"adapter={given['adapter']}: {name} is named twice")
     best = any(line for _, line in chosen)
     named = [*words, f"adapter={','.join(name for name, _ in chosen)}"] if best else words
     model = given.get("model", "")

@@ -101,6 +101,11 @@ def test_a_missing_adapter_is_refused_before_anything_is_said(name, hint, run):
     assert err == f"{line}{hint.format(runs=run.parent)}\n"
 
 
+def test_an_adapter_named_twice_is_refused(run):
+    """Also as the best epoch of its run."""
+    assert "run/epoch_1 is named twice" in refused(f"adapter={run}/epoch_1,{run}")
+
+
 def test_whole_weights_as_an_adapter_are_refused_with_the_key(run, tmp_path):
     """An epoch of lora.r=0 has no adapter; model= plays it."""
     whole = tmp_path / "whole" / "epoch_1"
