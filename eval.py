@@ -167,8 +167,8 @@ def policy_name(name: str, cfg: Any, keys: Keys) -> str:
 
 
 def compare(results: dict[str, list[dict]], references: list[str], names: list[str]) -> list[dict]:
-    """Print and return the differences between each policy and each reference, and who is on the Pareto frontier, for
-    sampled and for greedy play."""
+    """Print and return the differences between each policy and each reference, and the policies on the Pareto frontier,
+    for sampled and for greedy play."""
     found = []
     for temperature in dict.fromkeys(one["temperature"] for name in names for one in results[name]):
         here = {name: one for name, several in results.items() for one in several if one["temperature"] == temperature}

@@ -82,7 +82,7 @@ def test_interval_of_an_unweighted_mean_covers_the_truth(low, high, environments
     assert abs(np.mean(covered) - 0.8) < 0.05
 
 
-def test_interval_of_an_unweighted_mean_stays_within_what_is_possible():
+def test_interval_of_an_unweighted_mean_stays_within_bounds():
     assert unweighted_interval([[0.0] * 9] * 3, RATE)[0] == 0 < unweighted_interval([[0.0] * 9] * 3, RATE)[1] < 0.2
     low, high = unweighted_interval([[1.0] * 9, [0.0] * 3], RATE)
     assert 0 < low < 0.5 < high < 1

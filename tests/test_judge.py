@@ -92,7 +92,7 @@ def test_differences_are_paired_by_task():
     assert [(pair["better"], pair["worse"]) for pair in front["sure"]] == [("mine", "base")]
 
 
-def test_tasks_that_one_policy_could_not_play_are_left_out_of_both():
+def test_tasks_that_failed_for_one_policy_are_left_out():
     whole = played([[True], [True], [False]])
     broken = [episode("a", 0, False, 0.0, failed=True), *whole[1:]]
     line = judge.compared("x", judge.result(broken, 1.0, "test", []), "y", judge.result(whole, 1.0, "test", []))

@@ -274,7 +274,7 @@ def test_runs_of_other_tasks_are_not_compared(tmp_path, run):
 
 
 @pytest.mark.parametrize("evaluated", [True, False], ids=["evaluated", "not_evaluated"])
-def test_a_process_killed_after_its_last_checkpoint_leaves_a_whole_run(evaluated, run, tmp_path):
+def test_run_killed_after_its_last_checkpoint_is_completed(evaluated, run, tmp_path):
     """The resumed process writes the line of phases and the report of the last epoch."""
     folder = shutil.copytree(run, tmp_path / "run")
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -396,7 +396,7 @@ def processor_seconds() -> float:
 
 
 @pytest.mark.full
-def test_ten_thousand_episodes_are_written_and_drawn_in_two_seconds(browser, tmp_path):
+def test_report_of_10000_episodes_takes_two_seconds(browser, tmp_path):
     """Of processor time, with as much text as a page holds; what Chromium takes for an empty page is subtracted."""
     draw, words = random.Random(0), ["get", "3", "oak", "log", "craft", "4", "planks", "using", "inventory"]
     own = [make_episode(" ".join(draw.choices(words, k=200)), draw.random(), group=n) for n in range(500)]

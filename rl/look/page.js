@@ -564,7 +564,7 @@
         const text = el("p", { class: "text read" }, data.texts.slice(at, stop).join(""));
         body.append(stop - at > 220 ? el("details", at ? { open: "" } : {}, el("summary", {}, `${at ? "observation" : "prompt"}, ${whole(stop - at)} tokens`), text) : text);
       };
-      const idle = { logprob: "The stronger the colour, the less likely the sampled token was.", advantage: "Blue: above 0, the update makes the token more likely. Red: below 0, less likely.", entropy: "The stronger the colour, the more undecided the policy was.", none: "What the agent wrote stands in boxes; the rest it read." }[mode];
+      const idle = { logprob: "The stronger the colour, the less likely the sampled token was.", advantage: "Blue: above 0, the update makes the token more likely. Red: below 0, less likely.", entropy: "The stronger the colour, the more undecided the policy was.", none: "What the agent wrote is in boxes; the rest it read." }[mode];
       readout.textContent = idle;
       for (const [start, stop, reward, value, reason] of data.turns) {
         context(start);
