@@ -303,6 +303,12 @@ def test_best_numbers_are_of_trained_epochs():
     assert before == "90.0%" and sampled.startswith("60.0%") and "epoch 2" in sampled and loss == "0.2000 (2)"
 
 
+@pytest.mark.parametrize(("algo", "reward"), [("sft", ""), ("grpo", "0.700")])
+def test_reward_of_an_expert_is_no_number_of_the_run(algo, reward):
+    records = [{"epoch": 1, "seconds": 1.0, "reward_mean": 0.7}]
+    assert runs.best({"epochs": 1, "algo": algo}, records)[-1] == reward
+
+
 def test_a_damaged_run_is_one_line_and_the_others_are_listed(run, tmp_path):
     shutil.copytree(run, tmp_path / "whole")
     for name, text in (("config.json", '{"algo": "ppo"}'), ("metrics.jsonl", "[]\n")):
