@@ -364,7 +364,8 @@ def test_chromium_draws_the_page_without_an_error(browser, hostile, run, tmp_pat
 
 def test_charts_have_whole_columns_and_ticks_that_differ(browser, tmp_path):
     """Ratios of 1.0001 to 1.0007, rewards around 1, and the last of four epochs."""
-    folder = make_run(tmp_path / "run", {n: [make_episode("a", 0.8 + n / 10), make_episode("b")] for n in range(1, 5)})
+    own = {n: [make_episode("a b", 0.8 + n / 10), make_episode("b")] for n in range(1, 5)}
+    folder = make_run(tmp_path / "run", own)
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     records = [{**r, "ratio": 1.0001 + 0.0002 * n, "outcomes": {"correct": 2}} for n, r in enumerate(records)]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
@@ -373,6 +374,7 @@ def test_charts_have_whole_columns_and_ticks_that_differ(browser, tmp_path):
     for title, width, chart in (found := re.findall(charts, drawn(browser, folder / "report.html", tmp_path))):
         ticks = re.findall(r'class="tick"[^>]*>(.*?)<', chart)
         assert len(ticks) == len({*ticks}) and (len(ticks) > 1 or title not in ("Ratio", "Reward")), (title, ticks)
+        assert "per episode" not in title or all(tick.isdigit() for tick in ticks), (title, ticks)
         ends = [float(x) + float(w) for x, w in re.findall(r'<rect [^>]*x="([\d.]+)" width="([\d.]+)"', chart)]
         assert max(ends, default=0) <= float(width), f"the last column of {title} is cut"
     assert {"Ratio", "Reward", "Outcomes"} <= {title for title, *_ in found}

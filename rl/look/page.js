@@ -248,7 +248,7 @@
           });
         }
         const y = (v) => (bins === 1 ? (frame.top + frame.bottom) / 2 : frame.bottom - ((v - low) / (top - low)) * (frame.bottom - frame.top) - (integers && bins < 18 ? step / 2 : 0));
-        scale(drawing, frame, bins === 1 ? [low] : ticks(low, high, 4), y, format, false);
+        scale(drawing, frame, bins === 1 ? [low] : ticks(low, high, 4).filter((v) => !integers || Number.isInteger(v)), y, format, false);
         drawing.append(svg("path", { class: "mean", d: line(parts.map((p) => [p.epoch, mean(p.values)]), frame, y) }));
       },
       left: 56,
