@@ -24,7 +24,7 @@ from models.truncation import truncated
 from rl import arguments, as_trained, config, judge, ranks
 from rl.arguments import NotNegative, Positive
 from rl.evaluate import describe
-from rl.guard import ends, fits, keep, signals
+from rl.guard import checks, ends, fits, keep, signals
 from rl.quantised import with_base
 from rl.ranks import start
 from rl.whole_split import with_every_task
@@ -68,6 +68,10 @@ def as_trained_words(words: list[str]) -> tuple[list[str], list[str]]:
         return words, []
     chosen = [keep.best_of_run(name.strip()) for name in given.get("adapter", "base").split(",")]
     names = [name for name, _ in chosen if name not in ("", "base")]
+    for name in names:
+        checks.check_adapter(name)
+        if names.count(name) > 1:
+            raise arguments.ArgumentError(f"adapter={given['adapter']}: {name} is named twice")
     best = any(line for _, line in chosen)
     named = [*words, f"adapter={','.join(name for name, _ in chosen)}"] if best else words
     model = given.get("model", "")
@@ -111,9 +115,6 @@ def check(keys: Keys, words: list[str]) -> None:
 def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]]:
     """Yield each name with the function that evaluates it in this process."""
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)
-    for name in names:
-        if name != "base":
-            lora.read_adapter_config(Path(name))  # a misspelt folder fails before the first evaluation
     keep_memory()
     for name in names:
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, ranks.reader(cfg))
@@ -144,23 +145,30 @@ def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
     names, results = [name.strip() for name in keys.adapter.split(",")], {}
     evaluators = evaluators_on_server(cfg, names, keys.server) if keys.server else evaluators_here(cfg, names)
     for name, play in evaluators:
+        shown = policy_name(name, cfg, keys)
         for temperature in dict.fromkeys((cfg.temperature, 0.0)):
             samples = keys.samples if temperature else 1  # greedy play repeats itself
             tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, samples)
             with truncated(keys.top_k, keys.top_p):
                 episodes = play(cfg, temperature, tasks)
             result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])
-            results.setdefault(keys.out or name, []).append(result)
-            print(f"{keys.out or name}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
+            results.setdefault(shown, []).append(result)
+            print(f"{shown}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
     comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))
     if keys.json and ranks.is_first():
         found = {"config": asdict(cfg), "played": played, "results": results, "comparisons": comparisons}
         Path(keys.json).write_text(json.dumps(found, indent=2) + "\n")
 
 
+def policy_name(name: str, cfg: Any, keys: Keys) -> str:
+    """Return the name of a policy's results: the adapter's, or the folder of a model that a run has made, or "base"."""
+    is_made = name == "base" and not keys.server and as_trained.settings_of(Path(cfg.model)) is not None
+    return keys.out or (cfg.model if is_made else name)
+
+
 def compare(results: dict[str, list[dict]], references: list[str], names: list[str]) -> list[dict]:
-    """Print and return the differences between each policy and each reference, and who is on the Pareto frontier, for
-    sampled and for greedy play."""
+    """Print and return the differences between each policy and each reference, and the policies on the Pareto frontier,
+    for sampled and for greedy play."""
     found = []
     for temperature in dict.fromkeys(one["temperature"] for name in names for one in results[name]):
         here = {name: one for name, several in results.items() for one in several if one["temperature"] == temperature}

@@ -130,7 +130,7 @@ def write(keys: Keys) -> None:
     if keys.only_adapter:
         with new_folder(Path(keys.out)) as folder:
             rank = write_adapter(model, tokenizer, base, quant, probes, folder, keys.export == "vllm")
-            card += "" if keys.card or not rank else vllm_section(keys.push or keys.out, base, rank)
+            card += "" if keys.card or not rank else vllm_section(keys.push or Path(keys.out).name, base, rank)
             finish(folder, keys, run, card)
         print(f"{keys.out}: the adapter, to be loaded beside {base}; no weights are merged")
         return
@@ -184,7 +184,7 @@ def described(keys: Keys, run: Path, base: str) -> str:
     """Return the model card: that of card=, or one made from the run's epoch."""
     if keys.card:
         return Path(keys.card).read_text(encoding="utf-8")
-    return model_card(keys.push or keys.out, run, base, keys.only_adapter)
+    return model_card(keys.push or Path(keys.out).name, run, base, keys.only_adapter)
 
 
 def finish(folder: Path, keys: Keys, run: Path, card: str) -> None:

@@ -22,7 +22,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 
 import envs
@@ -172,8 +171,7 @@ def mean_row(rows: list[dict[str, Any]], kind: str) -> str:
             cells, differences = [*cells, ""], [*differences, ""]
             continue
         by_env = [r[kind]["by_task"][policy] for r in rows]
-        draws = [compare.bootstrap(values, compare.DIFFERENCE, seed=n) for n, values in enumerate(by_env)]
-        low, high = compare.interval(np.mean(draws, axis=0))
+        low, high = compare.unweighted_interval(by_env, compare.DIFFERENCE)
         cells.append(f"{fmean(r[kind]['success'][policy][0] for r in rows):.1%}")
         differences.append(f"{fmean(map(fmean, by_env)):+.1%} ({low:+.1%} to {high:+.1%})")
     total = sum(r["cpu"] for r in rows)

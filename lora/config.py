@@ -6,6 +6,7 @@ name, also options of later versions of PEFT, so that no adapter is silently com
 
 import json
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 from lora.expressions import Names
@@ -34,9 +35,7 @@ def read_adapter_config(folder: Path) -> dict:
     """
     path = folder / "adapter_config.json"
     if not path.is_file():
-        epochs = sorted(path.parent.glob("epoch_*/adapter_config.json"), key=lambda found: found.stat().st_mtime)
-        hint = f"; did you mean {epochs[-1].parent}?" if epochs else "" if path.parent.is_dir() else "; no such folder"
-        raise FileNotFoundError(f"{path}: not found, so this is not an adapter folder{hint}")
+        raise FileNotFoundError(f"{path}: not found, so this is not an adapter folder{_meant(folder)}")
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"{path}: larger than {MOST_BYTES:,} bytes")
     try:
@@ -53,6 +52,18 @@ def read_adapter_config(folder: Path) -> dict:
     if base and revision and re.fullmatch(HUB_ID, base) and not Path(base).is_dir():
         config["base_model_name_or_path"] = f"{base}@{revision}"
     return config
+
+
+def _meant(folder: Path) -> str:
+    """Return the end of a message about a folder without an adapter: what is there, or which one was probably meant."""
+    if folder.is_dir():
+        epochs = sorted(folder.glob("epoch_*/adapter_config.json"), key=lambda found: found.stat().st_mtime)
+        if epochs:
+            return f"; did you mean {epochs[-1].parent}?"
+        return f"; a whole model is there: model={folder}" if (folder / "model.safetensors").is_file() else ""
+    beside = sorted(path.name for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
+    near = get_close_matches(folder.name, beside, 1)
+    return "; no such folder" + (f"; did you mean {folder.parent / near[0]}?" if near else "")
 
 
 def targeted(paths: list[str], config: dict) -> set[str]:

@@ -61,6 +61,22 @@ def interval(draws: np.ndarray, level: float = 0.8) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def unweighted_interval(
+    groups: Sequence[Sequence[float]], possible: Sequence[float], draws: int = 4000
+) -> tuple[float, float]:
+    """Return the interval of the mean of several groups' means, such as of environments, each counted once.
+
+    A group's draws are moved to its own mean and spread to the variance of a mean of n values: the prior moves them to
+    the middle of `possible` and narrows them, which does not average out over groups.
+    """
+    total, prior = np.zeros(draws), 0.5 * len(possible)
+    for number, values in enumerate(groups):
+        drawn, n = bootstrap(values, possible, draws, seed=number), len(values)
+        total += np.mean(values) + (drawn - drawn.mean()) * math.sqrt((n + prior + 1) / n)
+    low, high = interval(total / len(groups))
+    return max(low, min(possible)), min(high, max(possible))
+
+
 def rate_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the interval of the mean of rates; it touches 0 if all are 0 and 1 if all are 1, as jeffreys' does."""
     low, high = interval(bootstrap(values, RATE))

@@ -38,7 +38,9 @@ AROUND = 6  # tokens of context on each side of a token
 
 @dataclass
 class Keys:
-    by: Literal["change", "probability", "advantage"] = "change"  # order of tokens: change of log-probability | of p
+    by: Literal["change", "probability", "advantage"] = (
+        "change"  # order of tokens; change: of log-probability, so of ratio
+    )
     tokens: Positive[int] = 10  # shown of each kind
     episodes: Positive[int] = 8  # shown
 
@@ -183,7 +185,7 @@ def report(found: Explained, tokenizer: Tokenizer, run: Path, epoch: int, cfg: A
         e, own_N = batch.episodes[b], batch.episode_N == b
         lines.append(
             f"  {found.share_B[b]:+8.1%} {found.norm_B[b]:9.2g}  episode {b}: {e.env} seed {e.seed}, {e.outcome}, "
-            f"score {e.score:g}, turns {len(e.turns)}, tokens {int(own_N.sum())}, mean advantage "
+            f"score {round(e.score, 9):g}, turns {len(e.turns)}, tokens {int(own_N.sum())}, mean advantage "
             f"{batch.advantages_N[own_N].mean():+.3f}"
         )
     return lines

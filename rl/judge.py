@@ -8,8 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from models import CausalLM, Tokenizer
 from rl.arguments import ArgumentError
 from rl.as_trained import TRUNCATION
@@ -23,6 +21,7 @@ from rl.compare import (
     pass_at_k,
     rate_interval,
     score_interval,
+    unweighted_interval,
 )
 from rl.evaluate import EVAL_STREAM, judged, progress_bar
 from rl.guard.files import read_json
@@ -51,22 +50,26 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
         task = tasks.setdefault(e.group, {"env": e.env, "seed": e.seed, "success": [], "score": []})
         if not e.infrastructure_failed:
             task["success"].append(int(e.success))
-            task["score"].append(e.score)
+            task["score"].append(score_of(e))
     found = {**judged(played, temperature, split), "tasks": list(tasks.values())}
     whole = [e for e in played if not e.infrastructure_failed]
     for env, part in [("", found), *found["by_env"].items()]:
         episodes = [e for e in whole if env in ("", e.env)]
         own = [task for task in tasks.values() if env in ("", task["env"]) and task["success"]]
         part["accuracy"] = fmean(e.outcome == "correct" for e in episodes)
-        part["nonzero"] = fmean(e.score != 0 for e in episodes)
+        part["nonzero"] = fmean(score_of(e) != 0 for e in episodes)
         if len(episodes) > len(own):  # samples of a task are not independent
             part["low"], part["high"] = rate_interval([fmean(task["success"]) for task in own])
         part["pass"] = {f"{k}": _passes(own, k) for k in ks}
-    rates = [bootstrap(_means(tasks.values(), env, "success"), RATE, seed=n) for n, env in enumerate(found["by_env"])]
+    rates = [_means(tasks.values(), env, "success") for env in found["by_env"]]
     found["unweighted"] = fmean(one["success"] for one in found["by_env"].values())
-    low, high = interval(np.mean(rates, axis=0))  # of draws from the posterior, whose mean may be another
-    found["unweighted_low"], found["unweighted_high"] = min(low, found["unweighted"]), max(high, found["unweighted"])
+    found["unweighted_low"], found["unweighted_high"] = unweighted_interval(rates, RATE)
     return found
+
+
+def score_of(e: Episode) -> float:
+    """Return the score without the rounding of its sum: 0.15 and three times -0.05 are 0."""
+    return round(e.score, 9)
 
 
 def table(found: dict) -> list[str]:

@@ -54,6 +54,12 @@ def model_card(name: str, source: Path, base: str, is_adapter: bool) -> str:
     return "\n".join([*parts, "## Loading", "", "```python", code, "```"]) + "\n"
 
 
+def renamed(card: str, folder: str, name: str) -> str:
+    """Return a folder's card with the name on the hub in the place of the folder's: in its code and its title."""
+    card = re.sub(rf'(?<=["=]){re.escape(folder)}(?=["\n])', name, card)
+    return card.replace(f"\n# {folder}\n", f"\n# {name.rpartition('/')[2]}\n", 1)
+
+
 def _has_adapter(source: Path) -> bool:
     """Return whether the folder holds an adapter, or a checkpoint that one was merged into."""
     report = source / "merge_report.json"

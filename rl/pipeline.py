@@ -1,7 +1,7 @@
 """Demonstrations -> SFT -> RL from its best epoch -> evaluation of base, SFT and RL: the Affine guide's pipeline.
 
     python -m rl.pipeline out=runs/affine quick=true            all stages, on the embedded model
-    python -m rl.pipeline out=runs/affine guide=true            on the guide's model
+    python -m rl.pipeline out=runs/affine guide=true demos=10000    at the guide's size, on its model
     python -m rl.pipeline out=runs/affine stages=rl,evaluate    these stages alone
     python -m rl.pipeline out=runs/a sft="recipe=planner_sft" rl="recipe=planner_grpo lr=2e-5" demos=1000
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl import arguments, as_trained, config, program
+from rl import arguments, as_trained, config, judge, program
 from rl.arguments import ArgumentError, NotNegative, Positive, flatten, word
 from rl.guard import claim, ends, fits, keep
 from rl.guard.files import checkpoints
@@ -36,7 +36,7 @@ EVALUATED = {*as_trained.PLAYED, "model", "dtype", "quant", "device", "exact", "
 @dataclass(frozen=True)
 class Keys:
     out: str = "runs/pipeline"  # the folder: demos.jsonl, the runs sft/ and rl/, evaluation.json
-    stages: str = "demos,sft,rl,evaluate"  # stages to take, by comma
+    stages: str = "demos,sft,rl,evaluate"  # stages to run, by comma
     demos: Positive[int] = 2000  # episodes of the experts; a tenth of the rows is held out
     sft: str = "recipe=affine_sft"  # words of train.py for the stage sft
     rl: str = "recipe=affine_ppo"  # words of train.py for the stage rl
@@ -47,7 +47,7 @@ class Keys:
 
 
 def main(words: list[str]) -> None:
-    """Take the stages. Exit with the status of the first command that fails."""
+    """Run the stages. Exit with the status of the first command that fails."""
     if arguments.wants_help(words):
         program.parse(words, "rl.pipeline", Keys, about=__doc__)
     try:
@@ -232,10 +232,11 @@ def run(command: list[str], **options: Any) -> int:
 
 def table(path: Path, policies: dict[str, str]) -> Iterator[str]:
     """Yield the lines of a table: each policy's success with its 80 % interval in each environment, sampled and greedy.
+    Below it, yield a line for the paired difference of each two policies.
 
     policies: names and adapters; the last is the pipeline's model.
     """
-    results = json.loads(path.read_text())["results"]
+    results, differences = json.loads(path.read_text())["results"], []
     for n, temperature in enumerate(found["temperature"] for found in results[policies["base"]]):
         of = {name: results[folder][n] for name, folder in policies.items()}
         yield "  ".join([f"{'sampled' if temperature else 'greedy':15}", f"{'n':>5}", *(f"{name:>24}" for name in of)])
@@ -244,6 +245,9 @@ def table(path: Path, policies: dict[str, str]) -> Iterator[str]:
             parts = [found if env == "pooled" else found["by_env"][env] for found in of.values()]
             cells = [f"{part['success']:.1%} ({part['low']:.1%} to {part['high']:.1%})" for part in parts]
             yield "  ".join([f"{env:15}", f"{parts[0]['episodes']:5}", *(f"{cell:>24}" for cell in cells)])
+        pairs = [(name, other) for i, name in enumerate(of) for other in list(of)[:i]]
+        differences += [judge.compared(name, of[name], other, of[other]) for name, other in pairs]
+    yield from map(judge.describe_difference, differences)
     name = list(policies)[-1]
     yield f"success with 80 % intervals; the pipeline's model is {name}, adapter={policies[name]}"
 

@@ -14,7 +14,7 @@ from huggingface_hub.utils import RepositoryNotFoundError, disable_progress_bars
 
 from lora.config import read_adapter_config
 from rl.guard.files import read_json
-from rl.model_card import CARD, model_card
+from rl.model_card import CARD, model_card, renamed
 
 NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
@@ -43,6 +43,7 @@ def push_written(folder: Path, name: str, private: bool, card_file: str) -> None
     card = Path(card_file or folder / CARD)
     is_adapter = (folder / "adapter_config.json").is_file()
     text = card.read_text(encoding="utf-8") if card.is_file() else model_card(name, folder, base, is_adapter)
+    text = text if card_file else renamed(text, folder.name, name)
     if is_adapter and Path(base).is_dir():
         print(f"{name}: adapter_config.json names {base}, a folder of this machine; others need the base's name")
     files = {path.name: path for path in sorted(folder.iterdir()) if path.is_file()} | {CARD: text.encode()}

@@ -10,6 +10,17 @@ WANTED[str] = "at most 4,096 printable characters"
 LINE = 1000  # most characters of a printed message
 RENAMED = {"reward.rule=seed": "reward.rule=shaped", "recipe=default": "embedded"}
 
+# the guides' names of settings: ours
+GUIDES = {"learning_rate": "lr", "output_dir": "out", "samples_per_epoch": "episodes", "num_episodes": "episodes"}
+GUIDES |= {"num_samples": "n", "num_generations": "grpo.group_size", "num_rollouts": "epochs", "max_round": "max_turns"}
+GUIDES |= {"grad_accum": "batch_size", "gradient_accumulation_steps": "batch_size", "max_grad_norm": "clip_norm"}
+GUIDES |= {"lora_rank": "lora.r", "target_modules": "lora.targets", "lora_target_modules": "lora.targets"}
+GUIDES |= {"gradient_checkpointing": "checkpoint=block", "bf16": "dtype=bfloat16", "max_seq_len": "max_len"}
+GUIDES |= {"load_in_4bit": "quant=nf4", "load_in_8bit": "quant=int8", "use_wandb": "track.to=wandb"}
+GUIDES |= {"sample_order": "order", "max_episode_length": "max_turns", "reward_weight": "reward.scale"}
+GUIDES |= {"lora_weights_path": "adapter", "adapter_path": "adapter", "merged_model_path": "out", "base_model": "model"}
+GUIDES |= {"model_name_or_path": "model", "repo_name": "push", "model_card": "card", "local_save_path": "out"}
+
 
 def one_line(message: object) -> str:
     """Return a message as one line of at most LINE characters, with control characters escaped.
@@ -30,6 +41,9 @@ def hint(word: Any, known, cutoff: float = 0.6) -> str:
 
 
 def unknown_key(key: str, known: list[str]) -> str:
+    guides = GUIDES.get(key.replace("-", "_"), "")
+    if guides.partition("=")[0] in known:
+        return f"unknown key {key!r}, as a guide names it; here it is {guides}{'=' * ('=' not in guides)}"
     in_groups = [other for other in known if other.endswith(f".{key}")]
     near = hint(key, in_groups, 0) or hint(key, known, 0.5)
     return f"unknown key {key!r}{near or '; --help lists the keys'}"

@@ -7,6 +7,7 @@ import pytest
 from conftest import run_program
 
 import train
+from models.json_file import TINY
 from rl import config
 
 SMALL = [
@@ -85,6 +86,36 @@ def test_adapter_without_settings_needs_env(run, tmp_path):
     evaluated(tmp_path, f"adapter={tmp_path}/bare", "env=textcraft", "max_turns=1", "max_new_tokens=2")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("run/epoch_12", "; no such folder; did you mean {runs}/run/epoch_2?"),
+        ("runn", "; no such folder; did you mean {runs}/run?"),
+        ("nowhere/at/all", "; no such folder"),
+        ("run/checkpoint-1", ""),
+    ],
+)
+def test_a_missing_adapter_is_refused_before_anything_is_said(name, hint, run):
+    err = refused(f"adapter=base,{run.parent}/{name}")
+    line = f"eval.py: {run.parent}/{name}/adapter_config.json: not found, so this is not an adapter folder"
+    assert err == f"{line}{hint.format(runs=run.parent)}\n"
+
+
+def test_an_adapter_named_twice_is_refused(run):
+    """Also as the best epoch of its run."""
+    assert "run/epoch_1 is named twice" in refused(f"adapter={run}/epoch_1,{run}")
+
+
+def test_whole_weights_as_an_adapter_are_refused_with_the_key(run, tmp_path):
+    """An epoch of lora.r=0 has no adapter; model= plays it."""
+    whole = tmp_path / "whole" / "epoch_1"
+    whole.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(TINY / name, whole / name)
+    shutil.copy(run / "epoch_1" / "training_config.json", whole)
+    assert refused(f"adapter={whole}").endswith(f"a whole model is there: model={whole}\n")
+
+
 def test_damaged_settings_are_one_line(run, tmp_path):
     shutil.copytree(run / "epoch_1", tmp_path / "cut")
     (tmp_path / "cut" / "training_config.json").write_text("{")
@@ -145,6 +176,7 @@ def test_merged_checkpoint_is_played_as_trained(run, tmp_path):
     run_program("eval.py", f"adapter={run}/epoch_1", "mode=merge", f"out={tmp_path}/merged")
     out, found = evaluated(tmp_path, f"model={tmp_path}/merged")
     assert f"settings as in the run of {tmp_path}/merged" in out
+    assert f"{tmp_path}/merged: test sampled success" in out and list(found["results"]) == [f"{tmp_path}/merged"]
     assert found["played"] == evaluated(tmp_path, f"adapter={run}/epoch_1")[1]["played"]
 
 

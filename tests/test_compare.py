@@ -16,6 +16,7 @@ from rl.compare import (
     pass_at_k,
     score_interval,
     student_interval,
+    unweighted_interval,
 )
 from rl.stats import jeffreys
 
@@ -61,6 +62,31 @@ def rates(rng, n=60):
 )
 def test_intervals_cover_the_truth_as_often_as_they_say(simulate, possible):
     assert abs(coverage(simulate, possible) - 0.8) < 0.01
+
+
+def in_environments(rng, low, high, environments, n):
+    """Environments whose rates lie from low to high, with n tasks each."""
+    rates = rng.uniform(low, high, environments)
+    return rates.mean(), [rng.binomial(1, rate, n) for rate in rates]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 0.9), (0.05, 0.05), (0, 1)], ids=["high", "low", "any"])
+@pytest.mark.parametrize(("environments", "n"), [(5, 40), (8, 25), pytest.param(12, 100, marks=pytest.mark.full)])
+def test_interval_of_an_unweighted_mean_covers_the_truth(low, high, environments, n):
+    """A prior pulls each environment's rate to the middle, which does not average out: 62 % and 71 % with 8 of them."""
+    rng, covered = np.random.default_rng(0), []
+    for _ in range(1000):
+        truth, values = in_environments(rng, low, high, environments, n)
+        bounds = unweighted_interval(values, RATE, draws=300)
+        covered.append(bounds[0] <= truth <= bounds[1])
+    assert abs(np.mean(covered) - 0.8) < 0.05
+
+
+def test_interval_of_an_unweighted_mean_stays_within_bounds():
+    assert unweighted_interval([[0.0] * 9] * 3, RATE)[0] == 0 < unweighted_interval([[0.0] * 9] * 3, RATE)[1] < 0.2
+    low, high = unweighted_interval([[1.0] * 9, [0.0] * 3], RATE)
+    assert 0 < low < 0.5 < high < 1
+    assert unweighted_interval([[1.0] * 20], DIFFERENCE)[1] == 1
 
 
 def test_interval_of_a_rate_is_jeffreys():

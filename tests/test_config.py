@@ -7,14 +7,17 @@ import subprocess
 import sys
 
 import pytest
+from conftest import run_program
 
 import envs
+import eval
+import merge
 from models.weights import TINY
-from rl import config, help
+from rl import arguments, config, help
 from rl.arguments import flatten
 from rl.config import parse
 from rl.guard.sources import describe_sources
-from rl.refusals import recipe_names
+from rl.refusals import GUIDES, recipe_names
 from rl.tasks import make_env
 
 KEY = re.compile(r"^  ([a-z_]+(?:\.[a-z_]+)?)=(\S*) +(\S.*)$")
@@ -28,6 +31,33 @@ def refused(capsys, *words: str) -> str:
     assert caught.value.code == 2 and not printed.out
     assert printed.err.count("\n") == 1 and printed.err.startswith("train.py: ")
     return printed.err.removeprefix("train.py: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("program", "word", "ours"),
+    [
+        ("train.py", "learning_rate=1e-5", "lr="),
+        ("train.py", "--samples_per_epoch=50", "episodes="),
+        ("train.py", "num-generations=4", "grpo.group_size="),
+        ("train.py", "gradient_accumulation_steps=8", "batch_size="),
+        ("train.py", "load_in_4bit=true", "quant=nf4"),
+        ("eval.py", "num_samples=50", "n="),
+        ("eval.py", "lora_weights_path=x", "adapter="),
+        ("merge.py", "repo-name=me/x", "push="),
+    ],
+)
+def test_names_of_the_guides_are_refused_with_ours(program, word, ours):
+    status, _, err = run_program(program, word, "out=x")
+    name = word.lstrip("-").partition("=")[0]
+    assert (status, err) == (2, f"{program}: unknown key '{name}', as a guide names it; here it is {ours}\n")
+
+
+def test_guides_names_lead_to_keys_of_a_program():
+    groups = [("", cls) for cls in (config.Common, eval.Keys, merge.Keys)]
+    groups += [(name, config.group_class(name)) for name in config.GROUPS]
+    known = {key for name, cls in groups for key in arguments.keys_of(cls, name)}
+    assert {ours for ours in GUIDES.values() if ours.partition("=")[0] not in known} == set()
+    assert not GUIDES.keys() & known
 
 
 @pytest.mark.parametrize(

@@ -305,6 +305,17 @@ def test_push_of_a_merged_model_as_a_command(hub, epoch, tmp_path):
     assert f"{hub.url}/me/mine/commit/" in done.stdout
 
 
+@pytest.mark.parametrize("words", [["prompts=0"], ["export=vllm"]], ids=["merged", "vllm"])
+def test_card_of_a_folder_is_pushed_under_the_hubs_name(words, hub, epoch, tmp_path):
+    """Before, it has the folder's name and no path of this machine."""
+    merged(f"adapter={epoch}", f"out={tmp_path}/own_model", *words)
+    card = (tmp_path / "own_model" / "README.md").read_text()
+    assert '"own_model")' in card and "\n# own_model\n" in card and str(tmp_path) not in card
+    merged(f"out={tmp_path}/own_model", "push=me/mine")
+    pushed = hub.repos["me/mine"]["files"]["README.md"].decode()
+    assert '"me/mine")' in pushed and "\n# mine\n" in pushed and "own_model" not in pushed
+
+
 def test_push_of_an_adapter_with_ones_own_card(hub, epoch, tmp_path):
     (tmp_path / "card.md").write_text("# mine\n")
     words = [f"adapter={epoch}", f"out={tmp_path}/out", "adapter_only=true", "push=me/a", f"card={tmp_path}/card.md"]

@@ -6,11 +6,14 @@ from statistics import fmean, median, pstdev
 import pytest
 from conftest import run_program
 
+from models import load_tokenizer
 from rl import judge
 from rl.arguments import ArgumentError
+from rl.look import episodes
 from rl.records import Episode, Turn
 from rl.stats import jeffreys
 
+PAID = (0.15, -0.05, -0.05, -0.05)
 WORDS = ["max_new_tokens=2", "max_turns=1", "threads=1", "ranks=1"]
 
 
@@ -54,6 +57,14 @@ def test_numbers_of_each_environment_and_over_all():
     assert [line.split()[0] for line in judge.table(found)] == ["n", "a", "b", "pooled", "unweighted"]
 
 
+def test_a_score_of_rounding_alone_is_zero():
+    """A progress of 0.15 and three invalid actions of -0.05 leave 1e-17."""
+    e = Episode("a", 1, 0, [1] * 4, [1] * 4, [0.0] * 4, [Turn(n, n + 1, r, "stop") for n, r in enumerate(PAID)])
+    assert e.score != 0 and judge.result([e], 1.0, "test", [])["nonzero"] == 0
+    (line, _) = episodes.epoch_lines(load_tokenizer("tiny"), 1, [e], {}, 1000).splitlines()
+    assert json.loads(line)["rows"][0][3] == 0
+
+
 def test_samples_of_a_task_do_not_count_as_tasks():
     """Ten tasks, each solved always or never: eight samples tell no more than one."""
     once, often = (judge.result(played([[n < 4] * m for n in range(10)]), 1.0, "test", [1, 4]) for m in (4, 32))
@@ -81,7 +92,7 @@ def test_differences_are_paired_by_task():
     assert [(pair["better"], pair["worse"]) for pair in front["sure"]] == [("mine", "base")]
 
 
-def test_tasks_that_one_policy_could_not_play_are_left_out_of_both():
+def test_tasks_that_failed_for_one_policy_are_left_out():
     whole = played([[True], [True], [False]])
     broken = [episode("a", 0, False, 0.0, failed=True), *whole[1:]]
     line = judge.compared("x", judge.result(broken, 1.0, "test", []), "y", judge.result(whole, 1.0, "test", []))

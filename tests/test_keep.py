@@ -125,6 +125,7 @@ def test_resume_from_a_run_takes_its_best_epoch(tmp_path):
     run = tmp_path / "run"
     for epoch in (1, 2):
         (run / f"epoch_{epoch}").mkdir(parents=True)
+        (run / f"epoch_{epoch}" / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8}')
     evaluated(run, {1: 0.5, 2: 0.4})
     assert config.parse([f"resume_from={run}"]).resume_from == f"{run}/epoch_1"
 

@@ -134,8 +134,12 @@ def test_all_stages_run_and_are_not_repeated(in_process, tmp_path, capsys):
     assert list(found["results"]) == ["base", f"{out}/sft/epoch_1", f"{out}/rl/epoch_1"]
     tasks = [[task["seed"] for task in one["tasks"]] for several in found["results"].values() for one in several]
     assert len(tasks) == 6 and len(tasks[0]) == 4 and all(one == tasks[0] for one in tasks)
-    table = capsys.readouterr().out.splitlines()
-    assert table[-5].split() == ["sampled", "n", "base", "SFT", "RL"] and table[-4].count(" to ") == 3
+    table = capsys.readouterr().out.splitlines()[-11:]
+    assert table[0].split() == ["sampled", "n", "base", "SFT", "RL"] and table[1].count(" to ") == 3
+    pairs = ["SFT against base", "RL against base", "RL against SFT"]
+    assert [line.split(", the same 4 tasks: ")[0] for line in table[4:10]] == [
+        f"{pair}, {kind}" for kind in ("sampled", "greedy") for pair in pairs
+    ]
     pipeline.main([f"out={out}", "stages=demos,sft,rl", *TINY])
     assert in_process[4:] == []
 
@@ -208,13 +212,16 @@ def test_an_interrupted_command_ends_before_the_pipeline(tmp_path, monkeypatch):
 def test_table_has_every_policy_and_environment(tmp_path):
     """By hand."""
     part = {"success": 0.5, "low": 0.4, "high": 0.6, "episodes": 10}
-    result = [{**part, "temperature": t, "by_env": {"sat": part, "abd": part}} for t in (1.0, 0.0)]
+    tasks = [{"env": "sat", "seed": n, "success": [n % 2], "score": [float(n % 2)]} for n in range(10)]
+    whole = {**part, "split": "test", "tasks": tasks, "by_env": {"sat": part, "abd": part}}
+    result = [{**whole, "temperature": t} for t in (1.0, 0.0)]
     (tmp_path / "e.json").write_text(json.dumps({"results": {"base": result, "x/epoch_1": result}}))
     lines = list(pipeline.table(tmp_path / "e.json", {"base": "base", "SFT": "x/epoch_1"}))
     assert [line.split()[0] for line in lines] == [
         *["sampled", "sat", "abd", "pooled", "greedy", "sat", "abd", "pooled"],
-        "success",
+        *["SFT", "SFT", "success"],
     ]
+    assert lines[8].startswith("SFT against base, sampled, the same 10 tasks: no difference shown; success +0.0%")
     assert lines[1].split() == ["sat", "10", "50.0%", "(40.0%", "to", "60.0%)", "50.0%", "(40.0%", "to", "60.0%)"]
     assert lines[-1].endswith("the pipeline's model is SFT, adapter=x/epoch_1")
 

@@ -1,17 +1,22 @@
 """Recipes of the guides at their real size, by arithmetic: tokens, memory, the guides' values; and quick=true."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 from conftest import reference, run_program
 
+import lora
+import train
 from benchmarks.sides import QWEN2, SHAPES, shape
 from envs.requests import Result
 from models.chat.tokenizer import Tokenizer
 from models.config import parse_config
+from models.decoder import CausalLM
 from models.sizes import sizes_of
 from rl import config, peaks, plan
 from rl.guard.sources import describe_sources
@@ -38,6 +43,7 @@ GUIDES = [
     "planner_sft",
     "tau_retail_grpo",
 ]
+YAML = re.compile(r"^ *-? *([a-z_0-9]+): *[^ \n#]", re.M)
 THINKING = ("Qwen/Qwen3-4B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
 
 
@@ -109,6 +115,30 @@ def test_docs_print_the_plan_of_each_recipe(recipe):
     assert max(needs.values()) < 0.95 * card * 2**30
 
 
+def test_docs_count_the_adapters_of_the_affine_guide():
+    """The guide's counts of ranks 32, 64 and 128 are smaller than what its seven layers hold."""
+    row = re.search(r"rank 32, 64 or 128 \|.* are (\d+), (\d+) and (\d+) million", DOCS)
+    with torch.device("meta"):
+        model = CausalLM(parse_config(MODELS["Qwen/Qwen3-4B"]))
+    lora.inject(model, r=64, alpha=128)
+    one = sum(p.numel() for name, p in model.named_parameters() if ".adapters." in name) / 64e6
+    assert [int(found) for found in row.groups()] == [round(r * one) for r in (32, 64, 128)]
+
+
+SECTIONS = ["os_interaction", "db_bench", "tau-bench", "planner", "Affine"]  # of the guides 000 to 004
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_docs_have_every_flag_and_setting_of_each_guide(number):
+    """Flags, and the keys of the guides' YAML that have a value, but for names and paths of modules."""
+    (guide,) = reference("..", "seeds").glob(f"00{number}_*")
+    text, section = guide.read_text(), DOCS.split(f"\n### {SECTIONS[number]}\n")[1].split("\n### ")[0]
+    settings = {key for block in re.findall(r"```yaml\n(.*?)```", text, re.S) for key in YAML.findall(block)}
+    flags = set(re.findall(r"--[a-z][a-z_-]+[a-z]", text))
+    assert flags | settings
+    assert {key for key in flags | settings - {"name", "module", "language_model"} if key not in section} == set()
+
+
 @pytest.mark.parametrize(
     ("recipe", "values"),
     [
@@ -132,6 +162,30 @@ def test_quick_shortens_every_recipe_of_the_embedded_model(recipe):
     assert (cfg.model, cfg.max_steps) == ("tiny", 0)
     assert cfg.epochs * cfg.episodes <= 256 < whole.epochs * whole.episodes
     assert "recipe quick: epochs=4 episodes=64" in describe_sources(cfg)
+
+
+ADAPTER = ["adapter_config.json", "adapter_model.safetensors"]
+EPOCH = [*ADAPTER, "training_config.json", "training_stats.json", "tokenizer.json", "tokenizer_config.json"]
+CHECKPOINT = ["trainable.safetensors", "optimizer.safetensors", "state.json", "rng.safetensors", "manifest.json"]
+
+
+@pytest.mark.parametrize(
+    "recipe", [name if name == "planner_grpo" else pytest.param(name, marks=pytest.mark.full) for name in GUIDES]
+)
+def test_a_run_leaves_the_files_that_its_guide_lists(recipe, tmp_path):
+    """Named substitutes are in docs/recipes.md."""
+    words = ["epochs=1", "episodes=8", "batch_size=8", "eval_episodes=2", "threads=1", "ranks=1", "strict=false"]
+    words += ["lora.r=16"] * (recipe == "planner_sft")  # whose embedded form trains every weight
+    train.main(config.parse([f"recipe={recipe}", "quick=true", *words, f"out={tmp_path}/run"]))
+    files = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*")}
+    own = {"config.json", "origin.json", "metrics.jsonl", "report.html", "report.jsonl"}
+    own |= {f"epoch_1/{name}" for name in EPOCH} | {f"checkpoint-1/{name}" for name in CHECKPOINT}
+    own |= {"episodes.jsonl"} if not recipe.endswith("sft") else set()
+    assert own - files == set()
+    stats = json.loads((tmp_path / "run" / "epoch_1" / "training_stats.json").read_text())
+    metrics = {"loss", "reward_mean", "reward_std", "accuracy", "lr"}
+    metrics |= {"env/decomposition", "env/token_efficiency"} if recipe == "planner_grpo" else set()
+    assert metrics - stats.keys() == set()
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,9 @@ def test_runs_of_other_tasks_are_not_compared(tmp_path, run):
     other = write_evaluations(tmp_path / "other", {2: [True, False]}, difficulty="1")
     (line,) = paired.lines([first, other])
     assert line == "other against first: not the same held-out tasks: textcraft.difficulty=1, not 2"
+    elsewhere = make_run(tmp_path / "elsewhere", {1: []}, env="sat", eval_split="val", order="random", sat={"k": "3"})
+    (line,) = paired.lines([first, elsewhere])
+    assert line == "elsewhere against first: not the same held-out tasks: env=sat, not textcraft"
     (line,) = paired.lines([first, write_evaluations(tmp_path / "none", {})])
     assert line == "none against first: no evaluation of both has the success of each task"
     shutil.copytree(run, tmp_path / "copy")
@@ -271,7 +274,7 @@ def test_runs_of_other_tasks_are_not_compared(tmp_path, run):
 
 
 @pytest.mark.parametrize("evaluated", [True, False], ids=["evaluated", "not_evaluated"])
-def test_a_process_killed_after_its_last_checkpoint_leaves_a_whole_run(evaluated, run, tmp_path):
+def test_run_killed_after_its_last_checkpoint_is_completed(evaluated, run, tmp_path):
     """The resumed process writes the line of phases and the report of the last epoch."""
     folder = shutil.copytree(run, tmp_path / "run")
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -298,6 +301,12 @@ def test_best_numbers_are_of_trained_epochs():
     records += [{"epoch": epoch, "eval_loss": loss} for epoch, loss in enumerate((0.1, 0.3, 0.2))]
     _, before, sampled, _, loss, _ = runs.best({"epochs": 2}, records)
     assert before == "90.0%" and sampled.startswith("60.0%") and "epoch 2" in sampled and loss == "0.2000 (2)"
+
+
+@pytest.mark.parametrize(("algo", "reward"), [("sft", ""), ("grpo", "0.700")])
+def test_reward_of_an_expert_is_no_number_of_the_run(algo, reward):
+    records = [{"epoch": 1, "seconds": 1.0, "reward_mean": 0.7}]
+    assert runs.best({"epochs": 1, "algo": algo}, records)[-1] == reward
 
 
 def test_a_damaged_run_is_one_line_and_the_others_are_listed(run, tmp_path):
@@ -335,17 +344,57 @@ def browser() -> str:
     return shutil.which("chromium") or shutil.which("google-chrome") or pytest.skip("no Chromium on this machine")
 
 
-@pytest.mark.parametrize("hostile", [False, True], ids=["run", "hostile"])
-def test_chromium_draws_the_page_without_an_error(browser, hostile, run, tmp_path):
-    folder = make_run(tmp_path / "run", {1: [make_episode(HOSTILE, asked=HOSTILE)]}, env=HOSTILE) if hostile else run
+def drawn(browser: str, path: Path, folder: Path) -> str:
+    """Return what Chromium makes of the page's main element. Fail if it prints anything on the console."""
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path}/profile", (folder / "report.html").as_uri()]
+    command += [f"--user-data-dir={folder}/profile", path.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert 'data-ready="yes"' in done.stdout, done.stderr[-2000:]
     assert re.findall(r"CONSOLE.*", done.stderr) == []
-    drawn = done.stdout.split("<main>")[1].split("</main>")[0]
-    assert drawn.count("<figure>") >= (0 if hostile else 12) and 'class="turn"' in drawn
-    assert not re.search(r"<(img|script)", drawn)
+    return done.stdout.split("<main>")[1].split("</main>")[0]
+
+
+@pytest.mark.parametrize("hostile", [False, True], ids=["run", "hostile"])
+def test_chromium_draws_the_page_without_an_error(browser, hostile, run, tmp_path):
+    folder = make_run(tmp_path / "run", {1: [make_episode(HOSTILE, asked=HOSTILE)]}, env=HOSTILE) if hostile else run
+    found = drawn(browser, folder / "report.html", tmp_path)
+    assert found.count("<figure>") >= (0 if hostile else 12) and 'class="turn"' in found
+    assert not re.search(r"<(img|script)", found)
+
+
+def test_charts_have_whole_columns_and_ticks_that_differ(browser, tmp_path):
+    """Ratios of 1.0001 to 1.0007, rewards around 1, and the last of four epochs."""
+    own = {n: [make_episode("a b", 0.8 + n / 10), make_episode("b")] for n in range(1, 5)}
+    folder = make_run(tmp_path / "run", own)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    records = [{**r, "ratio": 1.0001 + 0.0002 * n, "outcomes": {"correct": 2}} for n, r in enumerate(records)]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    page.write(folder)
+    charts = r'<figure>.*?<b>(.*?)</b>.*?<svg viewBox="0 0 ([\d.]+) .*?>(.*?)</svg>'
+    for title, width, chart in (found := re.findall(charts, drawn(browser, folder / "report.html", tmp_path))):
+        ticks = re.findall(r'class="tick"[^>]*>(.*?)<', chart)
+        assert len(ticks) == len({*ticks}) and (len(ticks) > 1 or title not in ("Ratio", "Reward")), (title, ticks)
+        assert "per episode" not in title or all(tick.isdigit() for tick in ticks), (title, ticks)
+        ends = [float(x) + float(w) for x, w in re.findall(r'<rect [^>]*x="([\d.]+)" width="([\d.]+)"', chart)]
+        assert max(ends, default=0) <= float(width), f"the last column of {title} is cut"
+    assert {"Ratio", "Reward", "Outcomes"} <= {title for title, *_ in found}
+
+
+def test_a_page_of_sft_shows_no_success_of_its_expert(browser, tmp_path):
+    """Nor its tokens per second: the expert's episodes are not sampled."""
+    own = [make_episode("a"), make_episode("b", env="sat")]
+    folder = make_run(tmp_path / "run", {n: own for n in (1, 2)}, algo="sft", env="textcraft,sat")
+    held_out = {"epoch": 2, "step": 2, "eval_loss": 0.5, "perplexity": 1.6, "eval_tokens": 9}
+    phase = {"seconds": 1.0, "tokens": 8, "tokens_per_second": 8.0, "peak_bytes": 0}
+    result = {"success": 0.5, "low": 0.4, "high": 0.6, "temperature": 1.0, "episodes": 2, "by_env": {}}
+    records = [held_out, {"epoch": 2, "step": 2, "eval": result}]
+    records += [{"epoch": n, "step": n, "phases": {"collect": phase, "learn": phase}} for n in (1, 2)]
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.writelines(f"{json.dumps(record)}\n" for record in records)
+    page.write(folder)
+    found = drawn(browser, folder / "report.html", tmp_path)
+    assert "held-out tasks, sampled" in found and "tokens learned per second" in found
+    assert not re.search("training tasks|Success in|training success|tokens sampled per second", found)
 
 
 def processor_seconds() -> float:
@@ -355,7 +404,7 @@ def processor_seconds() -> float:
 
 
 @pytest.mark.full
-def test_ten_thousand_episodes_are_written_and_drawn_in_two_seconds(browser, tmp_path):
+def test_report_of_10000_episodes_takes_two_seconds(browser, tmp_path):
     """Of processor time, with as much text as a page holds; what Chromium takes for an empty page is subtracted."""
     draw, words = random.Random(0), ["get", "3", "oak", "log", "craft", "4", "planks", "using", "inventory"]
     own = [make_episode(" ".join(draw.choices(words, k=200)), draw.random(), group=n) for n in range(500)]

@@ -16,6 +16,7 @@ from eval import as_trained_words
 from models.fast import memory
 from models.weights import TINY
 from rl import config
+from rl.arguments import ArgumentError
 from rl.guard import claim as claims
 from rl.log import Run
 
@@ -286,10 +287,10 @@ BAD = {
     "unknown field of out": (["train.py", "out=runs/{{name}}"], 2, "{timestamp}"),
     "missing folder": (["train.py", "model=./nowhere"], 1, "./nowhere"),
     "hub id without network": (["train.py", "model=Qwen/Qwen2.5-0.5B-Instruct"], 1, "Qwen/Qwen2.5-0.5B-Instruct"),
-    "no such adapter": (["eval.py", "adapter=runs/nowhere"], 1, "runs/nowhere"),
+    "no such adapter": (["eval.py", "adapter=runs/nowhere"], 2, "runs/nowhere"),
     "resume from nothing": (["train.py", "resume=runs/nowhere"], 2, "runs/nowhere"),
     "a key of train.py": (["eval.py", "eval_episodes=8"], 2, "is a key of train.py; here it is n="),
-    "no such adapter to start from": (["train.py", "resume_from=runs/nowhere"], 1, "runs/nowhere"),
+    "no such adapter to start from": (["train.py", "resume_from=runs/nowhere"], 2, "runs/nowhere"),
     "invalid rows": (
         ["train.py", "algo=sft", "data=Makefile", "out={tmp}/x"],
         1,
@@ -333,5 +334,7 @@ def test_eval_loads_the_base_that_the_adapter_names(tmp_path):
     words = ["env=textcraft", "n=3"]
     assert as_trained_words([f"adapter=base,{tmp_path}/a", *words])[0][-1] == "model=tiny"
     assert as_trained_words([f"adapter={tmp_path}/b", *words])[0][-1] == "model=some/model"
-    for own in ([f"adapter={tmp_path}/b", "model=other"], ["n=3"], ["adapter=base"], ["adapter=runs/nowhere"]):
+    for own in ([f"adapter={tmp_path}/b", "model=other"], ["n=3"], ["adapter=base"]):
         assert as_trained_words([*own, *words])[0] == [*own, *words]
+    with pytest.raises(ArgumentError, match="runs/nowhere/adapter_config"):
+        as_trained_words(["adapter=runs/nowhere", *words])

@@ -42,4 +42,4 @@ def test_the_walk(tmp_path):
     assert judged["tasks"] == first["tasks"] and judged["reward_mean"] == first["reward_mean"]
     assert "runs/second/epoch_" in said[7] and "against runs/first/epoch_" in said[7]
     assert "2 held-out prompts of textcraft" in said[8] and (tree / "merged" / "config.json").is_file()
-    assert "settings as in the run of merged" in said[9] and "of first.json" in said[9]
+    assert "settings as in the run of merged" in said[9] and "merged against base of first.json" in said[9]

@@ -2,11 +2,13 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import envs
+import lora
 from rl import ranks
 from rl.arguments import ArgumentError
 from rl.look import sinks
@@ -102,9 +104,19 @@ def check_training(cfg: Any) -> None:
         from rl import plan
 
         plan.print_and_exit(cfg)
+    if cfg.resume_from and not cfg.resume:  # a resumed run has a copy
+        check_adapter(cfg.resume_from)
     from rl.guard import fits
 
     fits.check(cfg, training=True)
+
+
+def check_adapter(folder: str) -> None:
+    """Raise ArgumentError for a folder without a readable adapter_config.json."""
+    try:
+        lora.read_adapter_config(Path(folder))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(str(error)) from None
 
 
 def check_ahead(cfg: Any) -> None:

@@ -79,7 +79,7 @@ def epoch_lines(tokenizer: Tokenizer, epoch: int, episodes: list[Episode], known
     place = {id(e): i for i, e in enumerate(shown)}
     envs, outcomes = sorted({e.env for e in whole}), sorted({e.outcome for e in whole})
     rows = [
-        [envs.index(e.env), outcomes.index(e.outcome), int(e.success), _short(e.score), len(e.turns)]
+        [envs.index(e.env), outcomes.index(e.outcome), int(e.success), _short(round(e.score, 9)), len(e.turns)]
         + [sum(e.action_mask_T), len(e.ids_T), e.seed, e.group, place.get(id(e), -1)]
         for e in whole
     ]

@@ -30,10 +30,15 @@
     if (size < 1e-3) return x.toExponential(1);
     return String(Number(x.toPrecision(3)));
   };
-  const tick = (x, format) => {
-    if (format === percent) return `${Math.round(100 * x)} %`;
-    const size = Math.abs(x);
-    return size >= 1e6 ? `${number(x / 1e6)}M` : size >= 1e4 ? `${number(x / 1e3)}k` : number(x);
+  /** Return the label of each tick, with as many digits as tell them apart. */
+  const labels = (values, format) => {
+    if (format === percent) return values.map((x) => `${Math.round(100 * x)} %`);
+    const digits = Math.ceil(-Math.log10(values[1] - values[0]) - 1e-9); // NaN for a single tick
+    return values.map((x) => {
+      const size = Math.abs(x);
+      if (size >= 1e4) return size >= 1e6 ? `${number(x / 1e6)}M` : `${number(x / 1e3)}k`;
+      return x && digits <= 5 ? x.toFixed(Math.max(0, digits)) : number(x);
+    });
   };
   const duration = (s) => {
     if (!known(s)) return "–";
@@ -47,15 +52,19 @@
   const unique = (list) => [...new Set(list)];
   const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 
-  /** Return about `count` round numbers within [low, high]. */
+  /** Return about `count` round numbers within [low, high], but no fewer than two. */
   function ticks(low, high, count) {
     if (!(high > low)) return [low];
     const raw = (high - low) / count;
     const power = 10 ** Math.floor(Math.log10(raw));
-    const step = power * [1, 2, 5, 10].find((m) => m * power >= raw * 0.999);
-    const found = [];
-    for (let x = Math.ceil(low / step - 1e-9) * step; x <= high + step * 1e-9; x += step) found.push(Math.abs(x) < step / 1e6 ? 0 : x);
-    return found;
+    const inside = (step) => {
+      const found = [];
+      for (let x = Math.ceil(low / step - 1e-9) * step; x <= high + step * 1e-9; x += step) found.push(Math.abs(x) < step / 1e6 ? 0 : x);
+      return found;
+    };
+    const steps = [0.5, 1, 2, 5, 10].map((m) => m * power), first = steps.findIndex((step) => step >= raw * 0.999);
+    const found = inside(steps[first]);
+    return found.length > 1 ? found : inside(steps[Math.max(0, first - 1)]);
   }
 
   // ----------------------------------------------------------------------------------------------------- data
@@ -100,14 +109,14 @@
     chart.draw = () => {
       const width = Math.max(220, node.clientWidth - 26);
       const frame = { left, right: width - 8, top, bottom: height - 20 };
-      const span = Math.max(1, lastEpoch - chart.first);
+      const span = Math.max(1, chart.last - chart.first);
       frame.x = (epoch) => frame.left + ((epoch - chart.first) / span) * (frame.right - frame.left);
       chart.frame = frame;
       const cursor = svg("line", { class: "cursor hidden", y1: frame.top, y2: frame.bottom });
       chart.cursor = cursor;
       const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title });
       for (const x of unique(ticks(chart.first, lastEpoch, Math.max(2, width / 110)).map(Math.round)))
-        if (x >= chart.first && x <= lastEpoch) drawing.append(svg("text", { x: frame.x(x), y: height - 5, "text-anchor": x === lastEpoch ? "end" : "middle" }, String(x)));
+        if (x >= chart.first && x <= lastEpoch) drawing.append(svg("text", { x: frame.x(x), y: height - 5, "text-anchor": frame.x(x) > frame.right - 6 ? "end" : "middle" }, String(x)));
       body(drawing, frame);
       drawing.append(cursor);
       drawing.addEventListener("pointermove", (event) => {
@@ -124,9 +133,18 @@
       if (epoch !== null) for (const key of ["x1", "x2"]) chart.cursor.setAttribute(key, chart.frame.x(epoch));
       output.replaceChildren(epoch === null ? "" : `epoch ${epoch}: `, ...values(epoch));
     };
-    chart.first = 0;
+    [chart.first, chart.last] = [0, lastEpoch];
     charts.push(chart);
     return chart;
+  }
+
+  /** Draw the vertical axis: the label of each tick, and a line across. */
+  function scale(drawing, frame, values, y, format, across = true) {
+    const texts = labels(values, format);
+    values.forEach((v, i) => {
+      if (across) drawing.append(svg("line", { class: "grid-line", x1: frame.left, x2: frame.right, y1: y(v), y2: y(v) }));
+      drawing.append(svg("text", { class: "tick", x: frame.left - (across ? 6 : 10), y: y(v) + 4, "text-anchor": "end" }, texts[i]));
+    });
   }
 
   const line = (points, frame, y) => points.map(([e, v], i) => `${i ? "L" : "M"}${frame.x(e).toFixed(1)} ${y(v).toFixed(1)}`).join("");
@@ -155,10 +173,7 @@
       }).filter(Boolean),
       body: (drawing, frame) => {
         const y = (v) => frame.bottom - ((clamp(v, low, high) - low) / (high - low)) * (frame.bottom - frame.top);
-        for (const v of level === null ? ticks(low, high, Math.max(3, (frame.bottom - frame.top) / 34)) : [level])
-          drawing.append(
-            svg("line", { class: "grid-line", x1: frame.left, x2: frame.right, y1: y(v), y2: y(v) }),
-            svg("text", { x: frame.left - 6, y: y(v) + 4, "text-anchor": "end" }, tick(v, format)));
+        scale(drawing, frame, level === null ? ticks(low, high, Math.max(3, (frame.bottom - frame.top) / 34)) : [level], y, format);
         for (const s of series)
           for (const piece of pieces(s.points)) {
             const banded = piece.filter((p) => known(p[2]) && known(p[3]));
@@ -233,13 +248,12 @@
           });
         }
         const y = (v) => (bins === 1 ? (frame.top + frame.bottom) / 2 : frame.bottom - ((v - low) / (top - low)) * (frame.bottom - frame.top) - (integers && bins < 18 ? step / 2 : 0));
-        for (const v of bins === 1 ? [low] : ticks(low, high, 4))
-          drawing.append(svg("text", { x: frame.left - 10, y: y(v) + 4, "text-anchor": "end" }, tick(v, format)));
+        scale(drawing, frame, bins === 1 ? [low] : ticks(low, high, 4).filter((v) => !integers || Number.isInteger(v)), y, format, false);
         drawing.append(svg("path", { class: "mean", d: line(parts.map((p) => [p.epoch, mean(p.values)]), frame, y) }));
       },
       left: 56,
     });
-    chart.first = 0.5;
+    [chart.first, chart.last] = [0.5, lastEpoch + 0.5];
     return chart;
   }
 
@@ -260,10 +274,7 @@
       },
       body: (drawing, frame) => {
         const y = (v) => frame.bottom - (v / high) * (frame.bottom - frame.top);
-        for (const v of ticks(0, high, 4))
-          drawing.append(
-            svg("line", { class: "grid-line", x1: frame.left, x2: frame.right, y1: y(v), y2: y(v) }),
-            svg("text", { x: frame.left - 6, y: y(v) + 4, "text-anchor": "end" }, tick(v, format)));
+        scale(drawing, frame, ticks(0, high, 4), y, format);
         for (const { from, to, shares } of cols) {
           const x0 = frame.x(from - 0.5), x1 = frame.x(to + 0.5);
           let at = 0;
@@ -274,12 +285,16 @@
         }
       },
     });
-    chart.first = 0.5;
+    [chart.first, chart.last] = [0.5, lastEpoch + 0.5];
     return chart;
   }
 
-  const legendOf = (items) => el("div", { class: "legend" }, items.map(([cls, text, kind]) => el("span", {}, el("i", { class: `${cls} ${kind ?? ""}` }), text)));
-  const runLegend = (more = []) => (many || more.length ? legendOf([...(many ? runs.map((run) => [colour(run), run.name, "line"]) : []), ...more]) : null);
+  /** Draw a short line as a chart does. kind: "solid", "thin", "points" or "dashed", which has hollow points. */
+  const sample = (cls, kind) => svg("svg", { width: 26, height: 10, viewBox: "0 0 26 10", "aria-hidden": "true" },
+    svg("path", { class: `line ${cls} ${kind}`, d: "M1 5H25" }),
+    kind === "points" || kind === "dashed" ? svg("circle", { class: `${kind === "dashed" ? "hollow" : "point"} ${cls}`, cx: 13, cy: 5, r: 3.6 }) : null);
+  const legendOf = (items) => el("div", { class: "legend" }, items.map(([cls, text, kind]) => el("span", {}, kind ? sample(cls, kind) : el("i", { class: cls }), text)));
+  const runLegend = (more = []) => (many || more.length ? legendOf([...(many ? runs.map((run) => [colour(run), run.name, "solid"]) : []), ...more]) : null);
 
   // ------------------------------------------------------------------------------------------------- sections
 
@@ -317,8 +332,8 @@
     const seconds = sum(run.phases.flatMap((r) => Object.values(r.phases).map((p) => p.seconds)));
     card("time", duration(seconds), done.epoch < run.config.epochs ? `about ${duration((run.config.epochs - done.epoch) * (sum(run.epochs.slice(-5).map((r) => r.seconds)) / Math.min(5, run.epochs.length)))} left when written` : "in all phases");
     const peaks = run.phases.flatMap((r) => Object.entries(r.phases).map(([name, p]) => [p.peak_bytes, name])).sort((a, b) => b[0] - a[0])[0];
-    const collect = last(run.phases)?.phases.collect;
-    if (collect) card("tokens sampled per second", whole(collect.tokens_per_second), peaks[0] ? `peak memory ${gib(peaks[0])}, in ${peaks[1]}` : "");
+    const work = last(run.phases)?.phases[run.imitates ? "learn" : "collect"];
+    if (work) card(`tokens ${run.imitates ? "learned" : "sampled"} per second`, whole(work.tokens_per_second), peaks[0] ? `peak memory ${gib(peaks[0])}, in ${peaks[1]}` : "");
     return el("dl", { class: "numbers" }, cards);
   }
 
@@ -339,7 +354,10 @@
   ]);
   const successChart = lineChart({
     title: "Success", height: 280, format: percent, domain: [0, 1], series: success,
-    legend: runLegend([["unknown", "training tasks, sampled", "line"], [many ? "unknown" : "c0", "held-out tasks, sampled", "line dot"], [many ? "unknown" : "c1", "held-out tasks, greedy", "dashed dot"]]),
+    legend: runLegend([
+      ...(runs.every((run) => run.imitates) ? [] : [["unknown", "training tasks, sampled", "thin"]]),
+      [many ? "unknown" : "c0", "held-out tasks, sampled", "points"], [many ? "unknown" : "c1", "held-out tasks, greedy", "dashed"],
+    ]),
   });
   const heldOutChart = lineChart({
     title: "Held-out loss", height: 280, legend: runLegend(),
@@ -368,15 +386,16 @@
   const ENV = { "env/decomposition": "Decomposition rate", "env/token_efficiency": "Token efficiency" };
   const of = (run, key) => run.metrics.filter((r) => known(r[key])).map((r) => [r.epoch, r[key]]);
   const multiples = [
-    lineChart({ title: "Reward", note: "mean score of an epoch's episodes", series: runs.map((run) => ({ cls: colour(run), points: bands(run, "", "score").length ? bands(run, "", "score") : of(run, "reward_mean") })) }),
+    lineChart({ title: "Reward", note: `mean score of an epoch's episodes${runs.some((run) => run.imitates) ? "; in sft the expert's" : ""}`, series: runs.map((run) => ({ cls: colour(run), points: bands(run, "", "score").length ? bands(run, "", "score") : of(run, "reward_mean") })) }),
     ...METRICS.filter(([key]) => !QUIET.has(key) || runs.some((run) => of(run, key).some(([, v]) => v))).map(([key, title, note]) => lineChart({ title, note, series: runs.map((run) => ({ cls: colour(run), points: of(run, key) })) })),
     ...extra.map((key) => lineChart({ title: ENV[key] ?? key[4].toUpperCase() + key.slice(5).replaceAll("_", " "), note: "measured by the environment", series: runs.map((run) => ({ cls: colour(run), points: of(run, key) })) })),
   ];
-  const byEnv = unique(runs.flatMap((run) => run.parts.flatMap((part) => Object.keys(part.bands)))).filter(Boolean).sort();
+  const playing = runs.filter((run) => !run.imitates);
+  const byEnv = unique(playing.flatMap((run) => run.parts.flatMap((part) => Object.keys(part.bands)))).filter(Boolean).sort();
   if (byEnv.length > 1)
-    multiples.push(...byEnv.map((env) => lineChart({ title: `Success in ${env}`, note: "training tasks", format: percent, domain: [0, 1], series: runs.map((run) => ({ cls: colour(run), points: bands(run, env, "success") })) })));
+    multiples.push(...byEnv.map((env) => lineChart({ title: `Success in ${env}`, note: "training tasks", format: percent, domain: [0, 1], series: playing.map((run) => ({ cls: colour(run), points: bands(run, env, "success") })) })));
   const zero = METRICS.filter(([key]) => QUIET.has(key) && runs.some((run) => of(run, key).length) && runs.every((run) => of(run, key).every(([, v]) => v === 0)));
-  section("curves", "Curves", `What is healthy stands under each title; docs/glossary.md explains every metric.${zero.length ? ` 0 in every epoch: ${zero.map(([, title]) => title.toLowerCase()).join(", ")}.` : ""}`, grid(multiples));
+  section("curves", "Curves", `Healthy values are below each title; docs/glossary.md explains every metric.${zero.length ? ` 0 in every epoch: ${zero.map(([, title]) => title.toLowerCase()).join(", ")}.` : ""}`, grid(multiples));
 
   const OUTCOMES = ["correct", "incorrect", "timeout", "unknown"];
   const suffix = (run) => (many ? `, ${run.name}` : "");
@@ -396,11 +415,13 @@
   section("phases", "Time and memory", "By phase: play or read episodes (collect), values and reference (score), optimizer steps (learn), files (save), held-out tasks (evaluate).",
     grid(runs.flatMap((run) => {
       const names = PHASES.filter((name) => run.phases.some((r) => r.phases[name]));
-      const legend = () => legendOf(names.map((name) => [phaseClass(name), name]));
+      const seconds = (name) => sum(run.phases.map((r) => r.phases[name]?.seconds ?? 0));
+      const takesTime = (name) => run.phases.some((r) => r.phases[name]?.tokens) && seconds(name) >= 0.01 * sum(names.map(seconds));
+      const legend = (shown = names) => legendOf(shown.map((name) => [phaseClass(name), name]));
       const series = (key, only) => only.map((name) => ({ cls: phaseClass(name), points: run.phases.filter((r) => r.phases[name]).map((r) => [r.epoch, r.phases[name][key]]) }));
       return [
         stack({ title: `Seconds per epoch${suffix(run)}`, names, cls: phaseClass, format: (x) => (x < 1 ? x.toFixed(2) : x.toFixed(1)), legend: legend(), parts: run.phases.map((r) => ({ epoch: r.epoch, shares: Object.fromEntries(names.map((name) => [name, r.phases[name]?.seconds ?? 0])) })) }),
-        lineChart({ title: `Tokens per second${suffix(run)}`, height: 190, format: whole, series: series("tokens_per_second", names.filter((name) => run.phases.some((r) => r.phases[name]?.tokens))), legend: legend() }),
+        lineChart({ title: `Tokens per second${suffix(run)}`, note: "of phases that take at least 1 % of the time", height: 190, format: whole, series: series("tokens_per_second", names.filter(takesTime)), legend: legend(names.filter(takesTime)) }),
         lineChart({ title: `Peak memory in GiB${suffix(run)}`, height: 190, series: series("peak_bytes", names).map((s) => ({ ...s, points: s.points.filter((p) => p[1]).map(([e, v]) => [e, v / 2 ** 30]) })), legend: legend() }),
       ];
     }), "wide"),
@@ -440,7 +461,7 @@
     return el("div", { class: "scroll" }, el("table", {}, el("tr", {}, [greedy ? "greedy" : "sampled", "0 to 100 %", "first (80 % interval)", "best", "last", "score", "turns", "tasks"].map((name, i) => el("th", { class: i > 4 ? "number" : "" }, name))), rows));
   }
   const tables = [evaluationTable(false), evaluationTable(true)].filter(Boolean);
-  section("evaluation", "Evaluation by environment", "Held-out tasks. The hollow point is the first evaluation, the full one the last.",
+  section("evaluation", "Evaluation by environment", "Held-out tasks. The hollow point is the first evaluation, the filled one the last.",
     JSON.parse(document.getElementById("compared").textContent).map((line) => el("p", {}, line)), tables.flatMap((table, i) => (i ? [el("p"), table] : [table])));
 
   // ------------------------------------------------------------------------------------------- episode viewer
@@ -543,7 +564,7 @@
         const text = el("p", { class: "text read" }, data.texts.slice(at, stop).join(""));
         body.append(stop - at > 220 ? el("details", at ? { open: "" } : {}, el("summary", {}, `${at ? "observation" : "prompt"}, ${whole(stop - at)} tokens`), text) : text);
       };
-      const idle = { logprob: "The stronger the colour, the less likely the sampled token was.", advantage: "Blue: above 0, the update makes the token more likely. Red: below 0, less likely.", entropy: "The stronger the colour, the more undecided the policy was.", none: "What the agent wrote stands in boxes; the rest it read." }[mode];
+      const idle = { logprob: "The stronger the colour, the less likely the sampled token was.", advantage: "Blue: above 0, the update makes the token more likely. Red: below 0, less likely.", entropy: "The stronger the colour, the more undecided the policy was.", none: "What the agent wrote is in boxes; the rest it read." }[mode];
       readout.textContent = idle;
       for (const [start, stop, reward, value, reason] of data.turns) {
         context(start);
@@ -592,7 +613,7 @@
   const differ = keys.filter((key) => key !== "out" && unique(settings.map((s) => s.get(key))).length > 1);
   const settingTable = (names) => el("div", { class: "scroll" }, el("table", {}, el("tr", {}, el("th", {}, "key"), runs.map((run) => el("th", {}, run.name))), names.map((key) => el("tr", {}, el("td", {}, key), settings.map((s) => el("td", { class: "value" }, s.get(key) ?? ""))))));
   section("settings", "Settings", many ? (differ.length ? "Settings that differ; all of them are below." : "The runs have the same settings.") : "", many && differ.length ? settingTable(differ) : null, el("details", {}, el("summary", {}, `All ${keys.length} settings`), settingTable(keys)));
-  main.append(el("footer", {}, "This file needs no network. Command of a new one: ", el("code", {}, `python -m rl.report ${runs.map((run) => run.folder).join(" ")}`)));
+  main.append(el("footer", {}, "This file needs no network. To write it anew: ", el("code", {}, `python -m rl.report ${runs.map((run) => run.folder).join(" ")}`)));
 
   // --------------------------------------------------------------------------------------------- theme, layout
 

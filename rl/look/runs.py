@@ -117,7 +117,7 @@ def best(config: dict[str, Any], records: list[dict]) -> list[str]:
     before = " / ".join(f"{r['eval']['success']:.1%}" for found in played for r in found if r["epoch"] == 0)
     losses = [r for r in records if "eval_loss" in r and r["epoch"] > 0]
     lowest = min(losses, key=lambda r: r["eval_loss"], default=None)
-    rewards = [r for r in epochs if "reward_mean" in r]
+    rewards = [r for r in epochs if "reward_mean" in r and config.get("algo") != "sft"]  # where it is the expert's
     return [
         f"{epochs[-1]['epoch'] if epochs else 0} of {config['epochs']}",
         before,
