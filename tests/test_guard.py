@@ -651,19 +651,30 @@ def test_damaged_saved_episodes_are_one_line(change, said, whole, tmp_path):
     assert code == 1 and said in err and len(err.splitlines()) == 1, err
 
 
+EPISODE = {"epoch": 1, "env": "sat", "seed": 1, "group": 1, "outcome": "unknown", "adapter_hash": "", "metrics": {}}
+EPISODE |= {"ids_T": [1, 2], "action_mask_T": [0, 1], "logprobs_T": [0.0, -1.0]}
+EPISODE |= {"turns": [{"start": 1, "stop": 2, "reward": 0.5, "stop_reason": "stop"}]}
+EPISODE |= dict.fromkeys(("success", "terminated", "truncated", "infrastructure_failed"), False)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308, 10**400, "x", None, [1.0]])
 @pytest.mark.parametrize("where", ["logprobs_T", "turns", "metrics", "group"])
 def test_saved_episodes_have_numbers_that_can_be_summed(where, value, tmp_path):
-    turn = {"start": 1, "stop": 2, "reward": 0.5, "stop_reason": "stop"}
-    episode = {"epoch": 1, "env": "sat", "seed": 1, "group": 1, "outcome": "unknown", "adapter_hash": "", "metrics": {}}
-    episode |= {"ids_T": [1, 2], "action_mask_T": [0, 1], "logprobs_T": [0.0, -1.0], "turns": [turn]}
-    episode |= dict.fromkeys(("success", "terminated", "truncated", "infrastructure_failed"), False)
-    wrong = {"logprobs_T": [0.0, value], "turns": [{**turn, "reward": value}], "metrics": {"a": value}}
+    wrong = {"logprobs_T": [0.0, value], "turns": [{**EPISODE["turns"][0], "reward": value}], "metrics": {"a": value}}
     wrong["group"] = value
-    (path := tmp_path / "episodes.jsonl").write_text(json.dumps(episode) + "\n")
+    (path := tmp_path / "episodes.jsonl").write_text(json.dumps(EPISODE) + "\n")
     assert len(replay.read(path, 3)[1]) == 1
-    (path := tmp_path / "wrong.jsonl").write_text(json.dumps(episode | {where: wrong[where]}) + "\n")
+    (path := tmp_path / "wrong.jsonl").write_text(json.dumps(EPISODE | {where: wrong[where]}) + "\n")
     with pytest.raises(ValueError, match=r"^rollouts=[^\n]+, line 1: not an episode of a run [^\n]+$"):
+        replay.read(path, 3)
+
+
+@pytest.mark.parametrize("places", [[(1, 10**7)], [(-(10**7), 2)], [(2, 3), (1, 2)], [(1, 2)] * 2, [(0, 2)], [(2, 1)]])
+def test_turns_outside_of_a_saved_episode_are_refused(places, tmp_path):
+    """Before a list of all their tokens is made."""
+    episode = {**EPISODE, "turns": [{**EPISODE["turns"][0], "start": a, "stop": b} for a, b in places]}
+    (path := tmp_path / "episodes.jsonl").write_text(json.dumps(episode) + "\n")
+    with modest(megabytes=50), pytest.raises(ValueError, match=r"line 1: not an episode of a run [^\n]+$"):
         replay.read(path, 3)
 
 
