@@ -593,6 +593,24 @@ def test_a_damaged_line_of_metrics_is_named(line, whole, tmp_path):
     assert code == 1 and f"metrics.jsonl, line {last}: damaged" in err and len(err.splitlines()) == 1, err
 
 
+EVALUATED = {"temperature": 1.0, "split": "val", "success": 0.5, "low": 0.4, "high": 0.6, "episodes": 9}
+WRONG = [{"epoch": value} for value in (1.5, -1, True, None, 10**400)]
+WRONG += [{"eval": {**EVALUATED, name: value}} for name in EVALUATED for value in (None, [1], 10**400)]
+WRONG += [{"eval": value} for value in (3, None, {}, [EVALUATED])]
+WRONG += [{name: value} for name in ("eval_loss", "accuracy", "reward_mean", "seconds") for value in ("1", None, [])]
+WRONG += [{"sampler_gap": "x"}, {"entropy": {}}, {"tasks": 3}, {"tasks": "", "accuracy": 0.5}]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: str(wrong)[-60:])
+def test_a_metric_that_is_no_number_is_a_damaged_line(wrong, tmp_path):
+    """Programs compare and print these fields."""
+    (path := tmp_path / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "eval": EVALUATED}) + "\n")
+    assert read_lines(path)
+    path.write_text(json.dumps({"epoch": 1, **wrong}) + "\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1: damaged, [^\n]+$"):
+        read_lines(path)
+
+
 def test_the_generator_of_the_gpu_is_saved(tmp_path, monkeypatch):
     """With stand-ins for CUDA's generator."""
     restored = []
