@@ -36,10 +36,12 @@ def read_adapter_config(folder: Path) -> dict:
     path = folder / "adapter_config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found, so this is not an adapter folder{_meant(folder)}")
-    if path.stat().st_size > MOST_BYTES:
+    with open(path, "rb") as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
         raise ValueError(f"{path}: larger than {MOST_BYTES:,} bytes")
     try:
-        config = json.loads(path.read_bytes())
+        config = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(config, dict):

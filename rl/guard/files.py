@@ -166,6 +166,8 @@ def verify(folder: Path) -> None:
         raise ValueError(f"{manifest}: damaged, not a table of sha256 sums") from None
     if not {"state.json", "training_stats.json", "adapter_config.json"} & digests.keys():
         raise ValueError(f"{manifest}: damaged, it does not list the files of a checkpoint")
+    if others := [name for name in digests if name != Path(name).name]:
+        raise ValueError(f"{manifest}: damaged, {others[0][:60]!r} is no file of this folder")
     for name, digest in digests.items():
         if not (folder / name).is_file():
             raise ValueError(f"{folder / name}: missing, though the manifest lists it")
