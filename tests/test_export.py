@@ -259,6 +259,23 @@ def test_card_says_what_the_run_was(epoch, tmp_path):
     assert "AutoModelForCausalLM.from_pretrained" in card and "base_model:" not in card  # which is on no hub
 
 
+DAMAGED = [("training_stats.json", content) for content in ("[" * 100_000, "[1]", '{"epoch": []}', "{}")]
+DAMAGED += [
+    ("training_config.json", content) for content in ('{"algo": 1}', '{"algo": "ppo", "env": {}}', "[" * 100_000)
+]
+DAMAGED += [("../metrics.jsonl", json.dumps({"epoch": 2, "eval": {"success": 0.5, "temperature": 0.0}}) + "\n")]
+
+
+@pytest.mark.parametrize(("name", "content"), DAMAGED, ids=lambda text: text[:30])
+def test_damaged_files_of_a_run_make_a_card_or_one_line(name, content, epoch, tmp_path):
+    shutil.copytree(epoch.parent, tmp_path / "run")
+    (tmp_path / "run" / "epoch_2" / name).write_text(content)
+    try:
+        assert "# mine" in model_card("me/mine", tmp_path / "run" / "epoch_2", "tiny", True)
+    except ValueError as error:
+        assert str(error).isprintable()
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

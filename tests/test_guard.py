@@ -248,6 +248,15 @@ def test_a_held_block_is_finished_first():
     assert done == ["inner", "outer"] and caught.value.status == 143
 
 
+def test_a_second_signal_leaves_at_once():
+    if not (child := os.fork()):
+        with signals.handled(), signals.held():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                os.kill(os.getpid(), number)
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+
+
 def test_an_update_stops_between_its_steps(tmp_path, monkeypatch):
     """The checkpoint of the epoch's beginning stays the newest: nothing half done is saved."""
     real, taken = train.update.__globals__["optimizer_step"], []
@@ -597,6 +606,7 @@ EVALUATED = {"temperature": 1.0, "split": "val", "success": 0.5, "low": 0.4, "hi
 WRONG = [{"epoch": value} for value in (1.5, -1, True, None, 10**400)]
 WRONG += [{"eval": {**EVALUATED, name: value}} for name in EVALUATED for value in (None, [1], 10**400)]
 WRONG += [{"eval": value} for value in (3, None, {}, [EVALUATED])]
+WRONG += [{"eval": {**EVALUATED, "successes": value}} for value in (3, None, "x", [True, "1"])]
 WRONG += [{name: value} for name in ("eval_loss", "accuracy", "reward_mean", "seconds") for value in ("1", None, [])]
 WRONG += [{"sampler_gap": "x"}, {"entropy": {}}, {"tasks": 3}, {"tasks": "", "accuracy": 0.5}]
 

@@ -18,7 +18,6 @@ from rl import ranks
 MOST_BYTES = 1 << 26  # of a JSON file, and of a line of JSON Lines
 PLAYED = ("episodes", "reward_mean", "reward_std", "accuracy", "cut_by_length", "turns_mean", "invalid_actions")
 UNKNOWN = ("sampler_gap", "entropy", "approx_kl", "clip_fraction")  # null where nothing was measured
-EVALUATED = ("temperature", "success", "low", "high", "episodes")  # of "eval"
 LEFTOVERS = (".checkpoint-*", ".epoch_*", ".reference.*", ".*.partial", "*.partial")
 
 
@@ -147,8 +146,10 @@ def _check_record(record: dict) -> None:
     numbers = [record[name] for name in PLAYED] if "tasks" in record and "accuracy" in record else []
     numbers += [record[name] for name in ("eval_loss", "seconds", *PLAYED) if name in record]
     numbers += [record[name] for name in UNKNOWN if record.get(name) is not None]
-    numbers += [found[name] for found in evaluated for name in EVALUATED]
-    texts = [record.get("tasks", ""), *(found["split"] for found in evaluated)]
+    numbers += [found[name] for found in evaluated for name in ("temperature", "success")]
+    numbers += [found[name] for found in evaluated for name in ("low", "high", "episodes") if name in found]
+    numbers += [won for found in evaluated for won in found.get("successes", []) if won is not None]
+    texts = [record.get("tasks", ""), *(found.get("split", "") for found in evaluated)]
     if not (type(epoch) is int and 0 <= epoch < 2**53 and all(isinstance(text, str) for text in texts)):
         raise ValueError
     for number in numbers:
