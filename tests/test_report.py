@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import page_data, run_program
+from hostile import modest
 
 import train
 from models import load_tokenizer
@@ -421,3 +422,26 @@ def test_report_of_10000_episodes_takes_two_seconds(browser, tmp_path):
     assert 'data-ready="yes"' in done.stdout and (folder / "report.html").stat().st_size > 8 * 2**20
     assert sum(len(found["rows"]) for found in page_data(folder / "report.html", "episodes")) == 10_000
     assert seconds[2] - seconds[1] < 2, seconds
+
+
+WRONG_SHOWN = [{"turns": [[0, 10**7, 0, 1.0, "stop"]]}, {"adv": [[10**7, 1.0]]}, {"adv": [["x", 1.0]]}, {"adv": 3}]
+WRONG_SHOWN += [
+    {"ent": "é"},
+    {"ent": 3},
+    {"turns": [[0]]},
+    {"turns": [["0", "1", 0, 1.0, "stop"]]},
+    {"adv": [[-1, 1.0]]},
+]
+
+
+@pytest.mark.parametrize("wrong", [*WRONG_SHOWN, None, [], "x"], ids=str)
+def test_damaged_data_of_a_report_says_nothing_of_its_episodes(wrong):
+    """The numbers of tokens in it are a stranger's."""
+    e = make_episode("craft 1 door")
+    first, second = look.epoch_lines(TOKENIZER, 1, [e], {}, 10**6).splitlines()
+    assert look.learned_before([first, second], [e])
+    table = json.loads(second)
+    table["shown"][0] = {**table["shown"][0], **wrong} if isinstance(wrong, dict) else wrong
+    with modest(megabytes=50):
+        assert not look.learned_before([first, json.dumps(table)], [e])
+    assert not look.learned_before(["[" * 100_000, second], [e])
