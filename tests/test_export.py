@@ -351,6 +351,14 @@ def test_epoch_of_a_run_is_pushed_as_it_is_with_a_card(hub, epoch):
     assert sorted(files) == sorted([*before, "README.md"]) and b"| lr | 0.001 |" in files["README.md"]
 
 
+def test_a_link_to_another_file_of_this_machine_is_not_pushed(hub, epoch, tmp_path):
+    shutil.copytree(epoch, tmp_path / "epoch")
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "epoch" / "notes.txt").symlink_to(tmp_path / "secret")
+    said = refused(f"out={tmp_path}/epoch", "push=me/secret")
+    assert "notes.txt: links to a file outside the folder" in said and "me/secret" not in hub.repos
+
+
 def test_nothing_is_pushed_unasked(hub, epoch, tmp_path):
     merged(f"adapter={epoch}", f"out={tmp_path}/merged", "prompts=0")
     assert hub.asked == []

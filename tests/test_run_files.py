@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 from hostile import modest
+from hostile_files import tokenizer
 from safetensors.torch import load_file, save_file
 from test_checkpoint import make_state
 
 from lora.config import read_adapter_config
+from models import load_tokenizer
 from models.checkpoints.strict_json import read_bytes
 from rl import resume
-from rl.checkpoint import save_checkpoint
+from rl.checkpoint import copy_tokenizer, save_checkpoint
 from rl.guard.files import sha256, verify
 from rl.look import page
 from rl.ranks.pieces import Pieces
@@ -73,3 +75,14 @@ def test_moments_of_another_shape_are_refused(shape, tmp_path):
     sign(folder)
     with pytest.raises(ValueError, match=rf"optimizer\.safetensors: {name} has the shape"):
         resume.load_checkpoint(make_state(), folder)
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "special_tokens_map.json", "chat_template.jinja"])
+def test_a_link_out_of_a_model_is_not_copied_into_a_run(name, tmp_path):
+    """What is pushed to the hub must not hold other files of this machine."""
+    (tmp_path / "secret").write_text("{}")
+    folder = tokenizer(tmp_path / "model")
+    (folder / name).symlink_to(tmp_path / "secret")
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ValueError, match=rf"{name}: links to a file outside the folder$"):
+        copy_tokenizer(load_tokenizer(str(folder)), tmp_path / "run")
