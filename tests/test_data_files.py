@@ -173,7 +173,7 @@ def test_damaged_files_are_played_or_refused(kind, count, tmp_path, capfd):
     for seed in range(count):
         rng, files = random.Random(f"{kind} {seed}"), KINDS[kind]()
         name = rng.choice(list(files))
-        with modest(seconds=3):
+        with modest():
             try:
                 play(environment(kind, tmp_path, {**files, name: spoil(files[name], rng)}))
             except (ValueError, envs.EnvironmentFailed) as error:
