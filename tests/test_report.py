@@ -20,6 +20,7 @@ from hostile import modest
 import train
 from models import load_tokenizer
 from rl import compare, config, replay
+from rl.arguments import ArgumentError
 from rl.batch import forward, make_batch
 from rl.look import episodes as look
 from rl.look import page, paired, runs
@@ -445,3 +446,17 @@ def test_damaged_data_of_a_report_says_nothing_of_its_episodes(wrong):
     with modest(megabytes=50):
         assert not look.learned_before([first, json.dumps(table)], [e])
     assert not look.learned_before(["[" * 100_000, second], [e])
+
+
+WRONG_SETTINGS = [{"env": 3}, {"env": "nowhere"}, {"textcraft": 3}, {"epochs": 0}, {"epochs": "9"}, {"algo": []}]
+
+
+@pytest.mark.parametrize("wrong", WRONG_SETTINGS, ids=str)
+def test_settings_of_another_kind_are_named_as_damaged(wrong, tmp_path):
+    runs_here = [make_run(tmp_path / name, {1: [make_episode("a")]}) for name in ("x", "y")]
+    path = runs_here[0] / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    assert f"{tmp_path}/x  damaged: " in "\n".join(runs.listed(tmp_path))
+    for folders in (runs_here[:1], runs_here):
+        with pytest.raises(ArgumentError, match=rf"^{tmp_path}/x is damaged: [^\n]+$"):
+            runs.write(folders, runs.Keys(out=str(tmp_path / "page.html")))

@@ -195,7 +195,7 @@ def damage(value, rng: random.Random):
     return value if rng.random() < 0.95 else rng.choice(WORTH)
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(4000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [60, pytest.param(1500, marks=pytest.mark.full)])
 def test_random_damage_of_a_run_ends_in_one_line(count, whole, tmp_path):
     files = [path.relative_to(whole) for path in sorted(whole.rglob("*")) if path.suffix in (".json", ".jsonl")]
     for seed in range(count):
