@@ -165,6 +165,7 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("lora.r=-1", "lora.r=-1 must not be negative"),
         ("lora.alpha=0", "lora.alpha=0.0 must be positive"),
         ("lora.dropout=1", "lora.dropout=1.0 must be in [0, 1)"),
+        ("out=", "out= is given without a name"),
         ("lora.r=4097", "lora.r=4097 must be at most 4096"),
         ("seed=-1", "seed=-1 must not be negative"),
         ("temperature=-1", "temperature=-1.0 must not be negative"),

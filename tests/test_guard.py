@@ -168,6 +168,16 @@ def test_an_empty_or_broken_config_without_results_begins_again(content, tmp_pat
         pass
 
 
+@pytest.mark.parametrize("content", ['{"model_type": "qwen2", "hidden_size": 64}', '{"a": [1]}', '{"lora": {"r": 1}}'])
+def test_a_config_that_is_not_a_runs_is_not_replaced(content, tmp_path):
+    """Such as that of the model, whose folder was given as out=."""
+    (tmp_path / "config.json").write_text(content)
+    cfg, line = config.parse([*SMALL, f"out={tmp_path}"]), r"out=[^\n]+ is not a run's; choose another out=$"
+    with pytest.raises(FileExistsError, match=line), claim.claim(cfg):
+        pass
+    assert (tmp_path / "config.json").read_text() == content and [*tmp_path.iterdir()] == [tmp_path / "config.json"]
+
+
 def test_second_process_is_refused_and_named(tmp_path):
     run = tmp_path / "run"
     first = started(*SMALL, "epochs=500", "ranks=1", f"out={run}")

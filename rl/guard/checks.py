@@ -52,6 +52,8 @@ def check(cfg: Any) -> None:
         raise ArgumentError("exact=true on a CUDA device takes dtype=bfloat16 or float16; float32 is too slow there")
     if cfg.shard != "ddp" and cfg.quant != "none":
         raise ArgumentError(f"shard={cfg.shard} takes dense weights: leave quant={cfg.quant} out, or take shard=ddp")
+    if not cfg.out:
+        raise ArgumentError("out= is given without a name")
     if {"{", "}"} & set(re.sub(r"\{(algo|env|seed|timestamp)\}", "", cfg.out)):
         raise ArgumentError(f"out={cfg.out}: only {{algo}}, {{env}}, {{seed}} and {{timestamp}} are filled in")
 
