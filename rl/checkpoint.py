@@ -52,11 +52,7 @@ def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: s
 
 
 def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Copy the tokenizer's files, and the generation settings, into a folder. Raise ValueError for a link elsewhere."""
-    for path in (tokenizer.folder / name for name in (*TOKENIZER_FILES, "generation_config.json")):
-        if path.is_symlink():
-            from models.checkpoints.shards import inside
-
-            inside(path)
-        if path.is_file():
-            shutil.copy(path, folder / path.name)
+    """Copy the tokenizer's files, and the generation settings, into a folder."""
+    for name in (*TOKENIZER_FILES, "generation_config.json"):
+        if (tokenizer.folder / name).is_file():
+            shutil.copy(tokenizer.folder / name, folder / name)
