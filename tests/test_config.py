@@ -253,7 +253,7 @@ def test_help_explains_every_key_with_its_default(capsys):
         ("seed=2000000001", 2000000001),
         ("lora.targets=q_proj,v_proj", "q_proj,v_proj"),
         ("lora.targets=.*(=|_proj)", ".*(=|_proj)"),
-        ("out=", ""),
+        ("recipe=", ""),
         ("env=textcraft:2", "textcraft:2"),
     ],
 )
