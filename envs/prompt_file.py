@@ -6,6 +6,7 @@ one message puts its task into the places that the file names in braces.
 
 import re
 from functools import lru_cache
+from pathlib import Path
 
 ENDINGS = (".txt", ".md")  # of a value that names a file
 MOST_BYTES = 2**16  # of the file
@@ -14,6 +15,8 @@ MOST_BYTES = 2**16  # of the file
 @lru_cache(maxsize=16)
 def text_of(path: str) -> str:
     """Return the text of a file. Raise ValueError with the reason if it is missing, empty, too large or not UTF-8."""
+    if Path(path).exists() and not Path(path).is_file():  # opening a pipe would wait for ever
+        raise ValueError("not a file")
     try:
         with open(path, "rb") as file:
             found = file.read(MOST_BYTES + 1)

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from lora.expressions import Names
-from lora.files import HUB_ID
+from lora.files import HUB_ID, MOST_RANK
 from lora.patterns import matching
 
 MOST_BYTES = 2**20  # of the file
@@ -36,10 +36,12 @@ def read_adapter_config(folder: Path) -> dict:
     path = folder / "adapter_config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found, so this is not an adapter folder{_meant(folder)}")
-    if path.stat().st_size > MOST_BYTES:
+    with open(path, "rb") as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
         raise ValueError(f"{path}: larger than {MOST_BYTES:,} bytes")
     try:
-        config = json.loads(path.read_bytes())
+        config = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(config, dict):
@@ -106,15 +108,15 @@ def _check(config: dict) -> None:
     for key, value in config.items():
         if value and key not in READ | HARMLESS and value not in PLAIN.get(key, ()):
             raise ValueError(f"{key}={value!r} is not supported")
-    for key, pattern, kinds, wanted in (
-        ("r", "rank_pattern", int, "whole number"),
-        ("lora_alpha", "alpha_pattern", int | float, "number"),
+    for key, pattern, kinds, most, wanted in (
+        ("r", "rank_pattern", int, MOST_RANK, f"whole number, at most {MOST_RANK:,}"),
+        ("lora_alpha", "alpha_pattern", int | float, 1e30, "number"),
     ):
         table = config.get(pattern) or {}
         if not isinstance(table, dict):
             raise ValueError(f"{pattern} must be a table of layers, not {table!r}")
         for name, value in {key: config.get(key), **{f"{pattern} of {layer}": n for layer, n in table.items()}}.items():
-            if isinstance(value, bool) or not isinstance(value, kinds) or not 1e-30 < value < 1e30:
+            if isinstance(value, bool) or not isinstance(value, kinds) or not 1e-30 < value <= most:
                 raise ValueError(f"{name} must be a positive {wanted}, not {value!r}")
     dropout = config.get("lora_dropout") or 0.0
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:

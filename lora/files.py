@@ -14,6 +14,7 @@ from torch import nn
 from lora.layer import lora_layers
 
 PREFIX = "base_model.model."
+MOST_RANK = 4096  # of an adapter
 HUB_ID = r"[\w.-]+/[\w.-]+"
 
 

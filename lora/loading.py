@@ -5,6 +5,7 @@ that the config names, with their shapes. Imported only by lora.load_adapter.
 """
 
 import warnings
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,16 +32,17 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
     ranks, alphas = config.get("rank_pattern") or {}, config.get("alpha_pattern") or {}
     with _naming(folder):
         named = _named_linears(config, model)
-    tensors = _read_tensors(folder)
+        sizes = sizes_by_pattern(sorted(named), config["r"], config["lora_alpha"], ranks, alphas)
+    layers = [(_base(model, path), r) for path, (r, _) in sizes.items()]
+    tensors = _read_tensors(folder, sum(r * (base.in_features + base.out_features) for base, r in layers))
     with _naming(folder):
         paths = _stored_linears(tensors, model)
         if named - paths:
             raise ValueError(f"target_modules names {min(named - paths)}, which the file lacks")
         if paths - named:
             raise ValueError(f"the file has the layer {min(paths - named)}, which target_modules does not name")
-        sizes = sizes_by_pattern(sorted(paths), config["r"], config["lora_alpha"], ranks, alphas)
         for path, (r, _) in sizes.items():
-            _check_shapes(tensors, path, model.get_submodule(path), r)
+            _check_shapes(tensors, path, _base(model, path), r)
     names = inject(
         model,
         r=config["r"],
@@ -108,9 +110,14 @@ def _check_names(names: Iterable[str]) -> None:
             raise ValueError(f"tensor {name} is not a LoRA factor named {PREFIX}*.lora_A|B.weight")
 
 
-def _check_shapes(tensors: dict[str, torch.Tensor], path: str, layer: nn.Linear | LoRALinear, r: int) -> None:
+def _base(model: nn.Module, path: str) -> nn.Linear:
+    """Return the linear layer of that name, without the adapters that it has."""
+    layer = model.get_submodule(path)
+    return layer.base_layer if isinstance(layer, LoRALinear) else layer
+
+
+def _check_shapes(tensors: dict[str, torch.Tensor], path: str, base: nn.Linear, r: int) -> None:
     """Raise ValueError if a factor of the layer is missing or its shape does not fit the layer and the rank."""
-    base = layer.base_layer if isinstance(layer, LoRALinear) else layer
     for factor, shape in (("A", (r, base.in_features)), ("B", (base.out_features, r))):
         found = tensors.get(f"{PREFIX}{path}.lora_{factor}.weight")
         if found is None:
@@ -119,9 +126,15 @@ def _check_shapes(tensors: dict[str, torch.Tensor], path: str, layer: nn.Linear 
             raise ValueError(f"{path}.lora_{factor} has shape {tuple(found.shape)}, this model needs {shape}")
 
 
-def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of the adapter's file, on the CPU. A pickled file is read with weights_only=True."""
+def _read_tensors(folder: Path, count: int) -> dict[str, torch.Tensor]:
+    """Return the tensors of the adapter's file, on the CPU. A pickled file is read with weights_only=True.
+
+    count: of the numbers in them; a file that holds many more bytes is refused.
+    """
     path, pickled = folder / "adapter_model.safetensors", folder / "adapter_model.bin"
+    for file in (path, pickled):
+        if file.is_file() and (size := _size(file)) > 16 * count + 2**20:  # 8 bytes each, and headers
+            raise ValueError(f"{file}: {size:,} bytes of weights; adapter_config.json describes {count:,} numbers")
     if path.is_file():
         try:
             with safe_open(path, "pt") as file:
@@ -139,3 +152,12 @@ def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
         except Exception as error:  # the unpickler raises many kinds and may return anything
             raise ValueError(f"{pickled}: not readable as plain weights ({type(error).__name__})") from None
     raise FileNotFoundError(f"{path}: missing (and no adapter_model.bin either)")
+
+
+def _size(file: Path) -> int:
+    """Return the bytes of a file, of an archive those that its parts have when they are unpacked."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return sum(part.file_size for part in archive.infolist())
+    except Exception:  # no archive, or a damaged one, for which zipfile raises many kinds
+        return file.stat().st_size

@@ -3,6 +3,7 @@
 The numbers are explained in docs/glossary.md; the formulas are in rl/stats.py and rl/compare.py.
 """
 
+import math
 from itertools import permutations
 from pathlib import Path
 from statistics import fmean
@@ -136,8 +137,9 @@ def verdict(low: float, high: float) -> str:
 
 def pareto(results: dict[str, dict]) -> dict:
     """Return the Pareto frontier of policies by success in each environment, and the pairs of which one is better in
-    all environments with a probability of at least CONFIDENT."""
-    envs = list(next(iter(results.values()))["by_env"])
+    all environments with a probability of at least CONFIDENT. Environments that failed for a policy are left out."""
+    first, *others = (found["by_env"] for found in results.values())
+    envs = [env for env in first if all(env in other for other in others)]
     scores = {name: [found["by_env"][env]["success"] for env in envs] for name, found in results.items()}
     sure = []
     for a, b in permutations(results, 2):
@@ -163,8 +165,12 @@ def saved_results(path: str, played: dict[str, Any], split: str, tasks: list[Tas
         saved = read_json(Path(path))
         results, theirs = saved["results"], {**TRUNCATION, **saved["played"]}
         for found in (one for several in results.values() for one in several):
-            _ = found["temperature"], found["split"], found["by_env"], [task["seed"] for task in found["tasks"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            numbers = [value for task in found["tasks"] for key in ("success", "score") for value in task[key]]
+            numbers += [found["temperature"], *(part["success"] for part in found["by_env"].values())]
+            _ = math.fsum(numbers), found["split"], [task["seed"] for task in found["tasks"]]
+            if found["by_env"].keys() != {task["env"] for task in found["tasks"] if task["success"]}:
+                raise ValueError("by_env has other environments than its tasks")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ArgumentError(f"against={path}: not a file that eval.py json= wrote ({error})") from None
     for key in sorted({*played, *theirs}):
         if played.get(key) != theirs.get(key):

@@ -3,7 +3,6 @@
 It is made from what the run saved: its settings, training_stats.json beside the adapter, and metrics.jsonl of the run.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,7 @@ def _has_adapter(source: Path) -> bool:
 
 def _trained_on(settings: dict[str, Any]) -> str:
     """Return the file of data= if the run learned from its rows, else env=."""
-    return Path(str(settings["data"])).name if settings.get("data") else str(settings["env"])
+    return Path(str(settings["data"])).name if settings.get("data") else str(settings.get("env", "unknown tasks"))
 
 
 def base_shown(base: str) -> str:
@@ -103,10 +102,13 @@ def _results(source: Path) -> list[tuple]:
     stats, run = source / "training_stats.json", source.parent
     if not stats.is_file() or not (run / "metrics.jsonl").is_file():
         return []
-    epoch, rows = json.loads(stats.read_text())["epoch"], []
+    table, rows = read_json(stats), []
+    epoch = table.get("epoch") if isinstance(table, dict) else None
     for record in keep.records(run):
         if "eval" in record and record["epoch"] in (0, epoch):
             found = record["eval"]
+            if missing := {"low", "high", "episodes", "split"} - found.keys():
+                raise ValueError(f"{run}/metrics.jsonl: epoch {record['epoch']}'s evaluation lacks {min(missing)!r}")
             play = f"sampled at temperature {found['temperature']:g}" if found["temperature"] else "greedy"
             bounds, tasks = f"{found['low']:.1%} to {found['high']:.1%}", f"{found['episodes']} of {found['split']}"
             rows.append((record["epoch"] or "before", play, f"{found['success']:.1%}", bounds, tasks))

@@ -79,7 +79,8 @@ def _episode(record: dict, vocabulary: int) -> Episode:
         raise ValueError("a log-probability, reward or metric is not a number from -1e15 to 1e15")
     if not all(isinstance(i, int) and 0 <= i < vocabulary for i in ids):
         raise ValueError(f"ids_T has an id outside of the vocabulary of {vocabulary}")
-    sampled = [i for turn in turns for i in range(turn.start, turn.stop)]
+    edges = [0, *(edge for turn in turns for edge in (turn.start, turn.stop)), len(ids)]
+    sampled = [i for turn in turns for i in range(turn.start, turn.stop)] if edges == sorted(edges) else None
     if sampled != [i for i, taken in enumerate(mask) if taken]:
         raise ValueError("the turns are not the sampled tokens of action_mask_T")
     return Episode(**{**record, "turns": turns, "logprobs_T": logprobs})

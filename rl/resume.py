@@ -119,6 +119,8 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
     trained = [p for group in state.optimizer.param_groups for p in group["params"]]
     for key, shape in saved.shapes().items():
         index, name = key.split(".", 1)
+        if shape and shape != trained[int(index)].shape:
+            raise ValueError(f"{folder / 'optimizer'}.safetensors: {key} has the shape {list(shape)}")
         tensor = saved.like(key, trained[int(index)]) if shape else saved.whole(key)
         moments[int(index)][name] = _finite(tensor, folder / "optimizer", key)
     if state.masters:

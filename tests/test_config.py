@@ -165,6 +165,8 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("lora.r=-1", "lora.r=-1 must not be negative"),
         ("lora.alpha=0", "lora.alpha=0.0 must be positive"),
         ("lora.dropout=1", "lora.dropout=1.0 must be in [0, 1)"),
+        ("out=", "out= is given without a name"),
+        ("lora.r=4097", "lora.r=4097 must be at most 4096"),
         ("seed=-1", "seed=-1 must not be negative"),
         ("temperature=-1", "temperature=-1.0 must not be negative"),
         ("temperature=0", "temperature=0 samples nothing to learn from"),
@@ -251,7 +253,7 @@ def test_help_explains_every_key_with_its_default(capsys):
         ("seed=2000000001", 2000000001),
         ("lora.targets=q_proj,v_proj", "q_proj,v_proj"),
         ("lora.targets=.*(=|_proj)", ".*(=|_proj)"),
-        ("out=", ""),
+        ("recipe=", ""),
         ("env=textcraft:2", "textcraft:2"),
     ],
 )

@@ -173,7 +173,7 @@ def test_damaged_files_are_played_or_refused(kind, count, tmp_path, capfd):
     for seed in range(count):
         rng, files = random.Random(f"{kind} {seed}"), KINDS[kind]()
         name = rng.choice(list(files))
-        with modest(seconds=3):
+        with modest():
             try:
                 play(environment(kind, tmp_path, {**files, name: spoil(files[name], rng)}))
             except (ValueError, envs.EnvironmentFailed) as error:
@@ -202,9 +202,27 @@ def test_json_that_takes_memory_is_refused_in_a_line(text, tmp_path):
         envs.make("db_bench", data=str(path))
 
 
-def written(folder: Path, evaluation: dict) -> str:
+LOOP = "while true; do :; done"
+CHECKS = {
+    "before": (LOOP, "touch /x"),
+    "after": (f"test -e /x || exit 1; {LOOP}", "touch /x"),
+    "solution": ("test -e /x", LOOP),
+    "python": ({"language": "python", "code": "while True: pass"}, "touch /x"),
+}
+
+
+@pytest.mark.parametrize("kind", [*list(CHECKS)[:3], pytest.param("python", marks=pytest.mark.full)])
+def test_tasks_that_do_not_end_are_not_all_tried(kind, tmp_path):
+    """A thousand of them would take an hour."""
+    check, solution = CHECKS[kind]
+    env = envs.make("os_interaction", data=written(tmp_path, {"check": check, "example": solution}, 300))
+    with modest(), pytest.raises(ValueError, match=r"3 of the first 3 tasks of split train do not end; [^\n]+$"):
+        env.reset(0)
+
+
+def written(folder: Path, evaluation: dict, count: int = 30) -> str:
     """Write tasks of AgentBench with this evaluation; return the file's path."""
-    tasks = [{"description": f"Question {i}?", "evaluation": evaluation} for i in range(30)]
+    tasks = [{"description": f"Question {i}?", "evaluation": evaluation} for i in range(count)]
     (folder / "data.json").write_text(json.dumps(tasks))
     return str(folder / "data.json")
 

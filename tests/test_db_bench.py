@@ -1,5 +1,6 @@
 """DB Bench: parsing, exact messages, forms of answers, rewards, tasks, files, and episodes."""
 
+import copy
 import json
 import os
 import subprocess
@@ -393,6 +394,29 @@ def test_files_of_several_skills_and_rows_of_repr_play(tmp_path, name):
         while env.running:
             step = env.step(env.oracle())
         assert step.info["success"]
+
+
+WRONG = [(("table_info", "name"), value) for value in (3, None, [], {}, "sqlite_a", "a\0b")]
+WRONG += [(("table_info", "column_info_list", 0, "name"), value) for value in (3, "a\0b")]
+WRONG += [(("table_info", "row_list", 0, 0), value) for value in (10**30, [], {}, float("inf"))]
+WRONG += [(("table_info", "row_list", 0), value) for value in ([], "x", {}, 3)]
+WRONG += [(("table_info", "column_info_list"), []), (("answer_info", "sql"), 3), (("skill_list", 0), {})]
+WRONG += [(("answer_info", "direct", 0, 0), 10**400), (("answer_info", "direct", 0), "x"), (("instruction",), 3)]
+
+
+@pytest.mark.parametrize(("place", "value"), WRONG, ids=str)
+def test_a_wrong_value_in_a_file_is_one_line(place, value, tmp_path):
+    entry = copy.deepcopy(next(entry for entry in entries(22).values() if entry["answer_info"]["direct"]))
+    *above, last = place
+    inner = entry
+    for name in above:
+        inner = inner[name]
+    inner[last] = value
+    (tmp_path / "data.json").write_text(json.dumps({str(n): entry for n in range(3)}))
+    with pytest.raises(ValueError, match=r"^data: [^\n]+$"):
+        env = Env(Config(data=str(tmp_path / "data.json")))
+        for task in (task for skills in env.tasks.values() for tasks in skills.values() for task in tasks):
+            env.begin(task)
 
 
 @pytest.mark.parametrize(

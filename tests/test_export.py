@@ -259,6 +259,23 @@ def test_card_says_what_the_run_was(epoch, tmp_path):
     assert "AutoModelForCausalLM.from_pretrained" in card and "base_model:" not in card  # which is on no hub
 
 
+DAMAGED = [("training_stats.json", content) for content in ("[" * 100_000, "[1]", '{"epoch": []}', "{}")]
+DAMAGED += [
+    ("training_config.json", content) for content in ('{"algo": 1}', '{"algo": "ppo", "env": {}}', "[" * 100_000)
+]
+DAMAGED += [("../metrics.jsonl", json.dumps({"epoch": 2, "eval": {"success": 0.5, "temperature": 0.0}}) + "\n")]
+
+
+@pytest.mark.parametrize(("name", "content"), DAMAGED, ids=lambda text: text[:30])
+def test_damaged_files_of_a_run_make_a_card_or_one_line(name, content, epoch, tmp_path):
+    shutil.copytree(epoch.parent, tmp_path / "run")
+    (tmp_path / "run" / "epoch_2" / name).write_text(content)
+    try:
+        assert "# mine" in model_card("me/mine", tmp_path / "run" / "epoch_2", "tiny", True)
+    except ValueError as error:
+        assert str(error).isprintable()
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -332,6 +349,14 @@ def test_epoch_of_a_run_is_pushed_as_it_is_with_a_card(hub, epoch):
     files = hub.repos["me/epoch"]["files"]
     assert sorted(path.name for path in epoch.iterdir()) == before
     assert sorted(files) == sorted([*before, "README.md"]) and b"| lr | 0.001 |" in files["README.md"]
+
+
+def test_a_link_to_another_file_of_this_machine_is_not_pushed(hub, epoch, tmp_path):
+    shutil.copytree(epoch, tmp_path / "epoch")
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "epoch" / "notes.txt").symlink_to(tmp_path / "secret")
+    said = refused(f"out={tmp_path}/epoch", "push=me/secret")
+    assert "notes.txt: links to a file outside the folder" in said and "me/secret" not in hub.repos
 
 
 def test_nothing_is_pushed_unasked(hub, epoch, tmp_path):

@@ -168,6 +168,16 @@ def test_an_empty_or_broken_config_without_results_begins_again(content, tmp_pat
         pass
 
 
+@pytest.mark.parametrize("content", ['{"model_type": "qwen2", "hidden_size": 64}', '{"a": [1]}', '{"lora": {"r": 1}}'])
+def test_a_config_that_is_not_a_runs_is_not_replaced(content, tmp_path):
+    """Such as that of the model, whose folder was given as out=."""
+    (tmp_path / "config.json").write_text(content)
+    cfg, line = config.parse([*SMALL, f"out={tmp_path}"]), r"out=[^\n]+ is not a run's; choose another out=$"
+    with pytest.raises(FileExistsError, match=line), claim.claim(cfg):
+        pass
+    assert (tmp_path / "config.json").read_text() == content and [*tmp_path.iterdir()] == [tmp_path / "config.json"]
+
+
 def test_second_process_is_refused_and_named(tmp_path):
     run = tmp_path / "run"
     first = started(*SMALL, "epochs=500", "ranks=1", f"out={run}")
@@ -246,6 +256,15 @@ def test_a_held_block_is_finished_first():
             done.append("outer")
         done.append("never")
     assert done == ["inner", "outer"] and caught.value.status == 143
+
+
+def test_a_second_signal_leaves_at_once():
+    if not (child := os.fork()):
+        with signals.handled(), signals.held():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                os.kill(os.getpid(), number)
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
 
 
 def test_an_update_stops_between_its_steps(tmp_path, monkeypatch):
@@ -593,6 +612,25 @@ def test_a_damaged_line_of_metrics_is_named(line, whole, tmp_path):
     assert code == 1 and f"metrics.jsonl, line {last}: damaged" in err and len(err.splitlines()) == 1, err
 
 
+EVALUATED = {"temperature": 1.0, "split": "val", "success": 0.5, "low": 0.4, "high": 0.6, "episodes": 9}
+WRONG = [{"epoch": value} for value in (1.5, -1, True, None, 10**400)]
+WRONG += [{"eval": {**EVALUATED, name: value}} for name in EVALUATED for value in (None, [1], 10**400)]
+WRONG += [{"eval": value} for value in (3, None, {}, [EVALUATED])]
+WRONG += [{"eval": {**EVALUATED, "successes": value}} for value in (3, None, "x", [True, "1"])]
+WRONG += [{name: value} for name in ("eval_loss", "accuracy", "reward_mean", "seconds") for value in ("1", None, [])]
+WRONG += [{"sampler_gap": "x"}, {"entropy": {}}, {"tasks": 3}, {"tasks": "", "accuracy": 0.5}]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: str(wrong)[-60:])
+def test_a_metric_that_is_no_number_is_a_damaged_line(wrong, tmp_path):
+    """Programs compare and print these fields."""
+    (path := tmp_path / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "eval": EVALUATED}) + "\n")
+    assert read_lines(path)
+    path.write_text(json.dumps({"epoch": 1, **wrong}) + "\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1: damaged, [^\n]+$"):
+        read_lines(path)
+
+
 def test_the_generator_of_the_gpu_is_saved(tmp_path, monkeypatch):
     """With stand-ins for CUDA's generator."""
     restored = []
@@ -651,19 +689,30 @@ def test_damaged_saved_episodes_are_one_line(change, said, whole, tmp_path):
     assert code == 1 and said in err and len(err.splitlines()) == 1, err
 
 
+EPISODE = {"epoch": 1, "env": "sat", "seed": 1, "group": 1, "outcome": "unknown", "adapter_hash": "", "metrics": {}}
+EPISODE |= {"ids_T": [1, 2], "action_mask_T": [0, 1], "logprobs_T": [0.0, -1.0]}
+EPISODE |= {"turns": [{"start": 1, "stop": 2, "reward": 0.5, "stop_reason": "stop"}]}
+EPISODE |= dict.fromkeys(("success", "terminated", "truncated", "infrastructure_failed"), False)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308, 10**400, "x", None, [1.0]])
 @pytest.mark.parametrize("where", ["logprobs_T", "turns", "metrics", "group"])
 def test_saved_episodes_have_numbers_that_can_be_summed(where, value, tmp_path):
-    turn = {"start": 1, "stop": 2, "reward": 0.5, "stop_reason": "stop"}
-    episode = {"epoch": 1, "env": "sat", "seed": 1, "group": 1, "outcome": "unknown", "adapter_hash": "", "metrics": {}}
-    episode |= {"ids_T": [1, 2], "action_mask_T": [0, 1], "logprobs_T": [0.0, -1.0], "turns": [turn]}
-    episode |= dict.fromkeys(("success", "terminated", "truncated", "infrastructure_failed"), False)
-    wrong = {"logprobs_T": [0.0, value], "turns": [{**turn, "reward": value}], "metrics": {"a": value}}
+    wrong = {"logprobs_T": [0.0, value], "turns": [{**EPISODE["turns"][0], "reward": value}], "metrics": {"a": value}}
     wrong["group"] = value
-    (path := tmp_path / "episodes.jsonl").write_text(json.dumps(episode) + "\n")
+    (path := tmp_path / "episodes.jsonl").write_text(json.dumps(EPISODE) + "\n")
     assert len(replay.read(path, 3)[1]) == 1
-    (path := tmp_path / "wrong.jsonl").write_text(json.dumps(episode | {where: wrong[where]}) + "\n")
+    (path := tmp_path / "wrong.jsonl").write_text(json.dumps(EPISODE | {where: wrong[where]}) + "\n")
     with pytest.raises(ValueError, match=r"^rollouts=[^\n]+, line 1: not an episode of a run [^\n]+$"):
+        replay.read(path, 3)
+
+
+@pytest.mark.parametrize("places", [[(1, 10**7)], [(-(10**7), 2)], [(2, 3), (1, 2)], [(1, 2)] * 2, [(0, 2)], [(2, 1)]])
+def test_turns_outside_of_a_saved_episode_are_refused(places, tmp_path):
+    """Before a list of all their tokens is made."""
+    episode = {**EPISODE, "turns": [{**EPISODE["turns"][0], "start": a, "stop": b} for a, b in places]}
+    (path := tmp_path / "episodes.jsonl").write_text(json.dumps(episode) + "\n")
+    with modest(megabytes=50), pytest.raises(ValueError, match=r"line 1: not an episode of a run [^\n]+$"):
         replay.read(path, 3)
 
 

@@ -175,6 +175,14 @@ def test_any_answer_of_a_models_server_is_a_reply_or_one_line(junk, nth, seed):
     assert all(map(is_plain, err.getvalue().splitlines()))
 
 
+def test_an_observation_that_takes_seconds_to_encode_is_refused(monkeypatch):
+    """A tokenizer takes a second for a million letters."""
+    answer = json.dumps({"observation": "a" * 2_000_000, "reward": 0.0, "done": False}).encode()
+    monkeypatch.setattr(wire, "exchange", lambda *_: Reply(200, "OK", answer))
+    with pytest.raises(wire.Lost, match=r"^/step: a reply of [0-9]+ bytes is too long$"):
+        wire.request("http://127.0.0.1:8/step", {"id": 1, "action": "look"}, 1.0)
+
+
 HUGE = {
     "deep": b"[" * 10_000 + b"]" * 10_000,
     "lists": b"[" + b"[]," * 2_700_000 + b"[]]",

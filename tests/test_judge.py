@@ -1,5 +1,6 @@
 """Results of eval.py: their numbers against a direct computation, comparisons on the same tasks, refusals, merging."""
 
+import contextlib
 import json
 from statistics import fmean, median, pstdev
 
@@ -12,6 +13,7 @@ from rl.arguments import ArgumentError
 from rl.look import episodes
 from rl.records import Episode, Turn
 from rl.stats import jeffreys
+from rl.tasks import Task
 
 PAID = (0.15, -0.05, -0.05, -0.05)
 WORDS = ["max_new_tokens=2", "max_turns=1", "threads=1", "ranks=1"]
@@ -97,6 +99,36 @@ def test_tasks_that_failed_for_one_policy_are_left_out():
     broken = [episode("a", 0, False, 0.0, failed=True), *whole[1:]]
     line = judge.compared("x", judge.result(broken, 1.0, "test", []), "y", judge.result(whole, 1.0, "test", []))
     assert (line["tasks"], line["success"]) == (2, 0.0)
+
+
+WRONG = [("tasks", 0, name, value) for name in ("success", "score") for value in (3, None, ["1"], [10**400], [[1]])]
+WRONG += [("by_env", "a", "success", value) for value in (None, "1", 10**400)]
+WRONG += [(name, value) for name in ("by_env", "tasks", "temperature") for value in (None, 3, "x", [1])]
+WRONG += [("by_env", "a", 3), ("by_env", {}), ("tasks", 0, 3)]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: str(wrong)[:40])
+def test_saved_results_of_strangers_are_compared_or_refused(wrong, tmp_path):
+    episodes = played([[True], [False], [True], [True]])
+    own, saved = (judge.result(episodes, 1.0, "test", []) for _ in range(2))
+    *places, name, value = wrong
+    inner = saved
+    for place in places:
+        inner = inner[place]
+    inner[name] = value
+    (path := tmp_path / "r.json").write_text(json.dumps({"played": {}, "results": {"other": [saved]}}))
+    tasks = [Task((0, group), "ab"[group % 2], 100 + group, group, "test") for group in range(4)]
+    with contextlib.suppress(ArgumentError):
+        [[other]] = judge.saved_results(str(path), judge.TRUNCATION, "test", tasks).values()
+        if other["temperature"] == 1.0:
+            judge.compared("x", own, "y", other), judge.pareto({"x": own, "y": other})
+
+
+def test_an_environment_that_failed_for_one_policy_is_left_out():
+    whole = played([[True], [False], [True], [True]])
+    broken = [episode(e.env, e.group, e.success, 0.0, failed=e.env == "b") for e in whole]
+    results = {"x": judge.result(whole, 1.0, "test", []), "y": judge.result(broken, 1.0, "test", [])}
+    assert judge.pareto(results)["frontier"] == ["x", "y"]
 
 
 def test_different_tasks_are_not_compared():

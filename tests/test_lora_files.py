@@ -5,11 +5,13 @@ import json
 import os
 import pickle
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import random_model
+from hostile import modest
 from safetensors.torch import load_file, save_file
 from test_lora import IDS_BT, LEAVES, adapted_model, awake, close, injected, logits, raw_config, tiny_model
 from torch import nn
@@ -195,7 +197,10 @@ REFUSED = {
         r"0\.self_attn\.k_proj\.lora_A has shape \(4, 32\).* needs \(8, 32",
     ),
     "ranks of no kind": (set_config(rank_pattern=[8]), r"rank_pattern must be a table of layers, not \[8\]"),
-    "rank of nothing": (set_config(rank_pattern={"q": 0}), "rank_pattern of q must be a positive whole number, not 0"),
+    "rank of nothing": (
+        set_config(rank_pattern={"q": 0}),
+        "rank_pattern of q must be a positive whole number, at most 4,096, not 0",
+    ),
     "broken ranks": (set_config(rank_pattern={"(q": 8}), "is not a regular expression"),
     "alphas": (set_config(alpha_pattern={"q": "8"}), "alpha_pattern of q must be a positive number, not '8'"),
     "broken alphas": (set_config(alpha_pattern={"q)": 8}), "is not a regular expression"),
@@ -219,7 +224,7 @@ REFUSED = {
     "unnamed": (set_config(target_modules=sorted(LEAVES - {"up_proj"})), r"0\.mlp\.up_proj, which .* does not name"),
     "base changed": (set_config(init_lora_weights="pissa"), "init_lora_weights='pissa' is not supported"),
     "no rank": (set_config(r=0), "r must be a positive"),
-    "rank of no kind": (set_config(r=2.5), "r must be a positive whole number, not 2.5"),
+    "rank of no kind": (set_config(r=2.5), "r must be a positive whole number, at most 4,096, not 2.5"),
     "no alpha": (set_config(lora_alpha=None), "lora_alpha must be a positive number, not None"),
     "no tensors": (lambda f: (f / "adapter_model.safetensors").unlink(), "adapter_model.safetensors: missing"),
     "truncated": (truncate, "adapter_model.safetensors: not a whole safetensors file"),
@@ -511,3 +516,40 @@ def test_initialisations_that_change_the_base_are_refused(how, tmp_path):
     set_config(init_lora_weights=how)(tmp_path)
     with pytest.raises(ValueError, match=f"init_lora_weights='{how}' is not supported"):
         lora.load_adapter(tiny_model(), tmp_path)
+
+
+HUGE = ["a hole", "a compressed file", "a long file"]
+
+
+@pytest.mark.parametrize("kind", HUGE)
+def test_weights_larger_than_the_adapter_are_not_read(kind, tmp_path):
+    """100 MB here; a hole or a compressed file may claim any size."""
+    lora.save_adapter(adapted_model(), tmp_path)
+    path, pickled = tmp_path / "adapter_model.safetensors", tmp_path / "adapter_model.bin"
+    tensors = load_file(path)
+    name, shape = next(iter(tensors)), [1000, 25_000]
+    if kind == "a hole":
+        header = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 10**8]}}).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header)
+        os.truncate(path, 8 + len(header) + 10**8)
+    else:
+        torch.save({**tensors, name: torch.zeros(shape)}, pickled)
+        path.unlink()
+    if kind == "a compressed file":
+        with zipfile.ZipFile(pickled) as old, zipfile.ZipFile(tmp_path / "new", "w", zipfile.ZIP_DEFLATED) as new:
+            for entry in old.namelist():
+                new.writestr(entry, old.read(entry))
+        os.rename(tmp_path / "new", pickled)
+    model = tiny_model()
+    with modest(megabytes=50), pytest.raises(ValueError, match=rf"^{tmp_path}[^\n]+$"):
+        lora.load_adapter(model, tmp_path)
+
+
+def test_a_rank_that_no_layer_has_use_for_is_refused(tmp_path):
+    lora.save_adapter(adapted_model(), tmp_path)
+    path = tmp_path / "adapter_config.json"
+    config = json.loads(path.read_text())
+    for change in ({"r": 2**13}, {"rank_pattern": {"q_proj": 2**13}}):
+        path.write_text(json.dumps(config | change))
+        with pytest.raises(ValueError, match=r"must be a positive whole number, at most 4,096, not 8192$"):
+            lora.load_adapter(tiny_model(), tmp_path)

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -298,6 +299,27 @@ def test_real_script_ends_at_its_time_limit():
     flood = machine.run("yes", seconds=10)
     assert flood["timed_out"] and len(flood["output"]) == machine_module.MAX_OUTPUT
     assert machine.run("echo still", args=("x",))["output"] == "still\n"
+    machine.close()
+
+
+HOLD = "(head -c 1400000000 /dev/zero | tail -c 1400000000 | sleep 60)"  # tail keeps all of it
+BOMBS = ["f() { f | f & }; f; sleep 60", "(sleep 0.2; f() { f | f & }; f) & echo a", f"{HOLD} & {HOLD} & echo a"]
+BOMBS = [pytest.param(script, marks=pytest.mark.full) for script in BOMBS]
+BOMBS.append("for ((i = 0; i < 700; i++)); do sleep 60 & done; echo a")
+
+
+@pytest.mark.parametrize("script", BOMBS)
+def test_too_many_processes_or_bytes_end_those_of_a_machine(script):
+    """Also after their script has ended."""
+    if why := real_machine():
+        pytest.skip(why)
+    machine, began = machine_module.RealMachine(), time.monotonic()
+    ended = machine.run(script, seconds=30)
+    assert ended["timed_out"] or ended["output"] == "a\n"
+    time.sleep(2 if HOLD in script else 0.5)
+    while machine.run("ls -d /proc/[0-9]* | wc -l")["output"] not in ("4\n", "5\n"):
+        assert time.monotonic() - began < 20, "they are still there"
+        time.sleep(0.2)
     machine.close()
 
 

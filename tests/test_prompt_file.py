@@ -1,13 +1,15 @@
 """prompt=FILE: every environment plays with the instructions of a file, as it does with its native ones."""
 
+import os
+
 import pytest
 import test_lab
 import test_serve
-from conftest import run_program
+from conftest import no_hang, run_program
 from test_http import remote
 
 import envs
-from envs.prompt_file import MOST_BYTES
+from envs.prompt_file import MOST_BYTES, text_of
 from rl import config
 from rl.guard.origin import task_files
 
@@ -65,6 +67,13 @@ def test_a_wrong_file_is_one_line(content, said, tmp_path):
     assert str(error.value) == f"prompt={path}: {said}"
     code, out, err = run_program("train.py", "env=sat", f"sat.prompt={path}")
     assert (code, out, err.count("\n")) == (2, "", 1) and said in err
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_refused_at_once(make, tmp_path):
+    make(path := tmp_path / "prompt.md")
+    with no_hang(5), pytest.raises(ValueError, match=r"^not a file$"):
+        text_of(str(path))
 
 
 def test_a_resumed_run_compares_the_file(tmp_path):

@@ -4,6 +4,8 @@ import functools
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -52,6 +54,26 @@ def played(folder: Path, world: int, cases: dict[str, list[str]]) -> None:
         for rank in range(world)
     ]
     assert [process.wait(600) for process in processes] == [0] * world
+
+
+def listening(*pids: int) -> set[str]:
+    """Return the addresses at which processes wait for connections."""
+    addresses = {}  # inode: address
+    for family, name in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            (
+                _,
+                local,
+                _,
+                state,
+                *_,
+            ) = line.split()
+            words = struct.unpack(f"={len(local[:-5]) // 8}I", bytes.fromhex(local[:-5]))
+            packed = struct.pack(f">{len(words)}I", *words)
+            if state == "0A":
+                addresses[line.split()[9]] = socket.inet_ntop(family, packed)
+    files = [path for pid in pids for path in Path(f"/proc/{pid}/fd").iterdir()]
+    return {addresses[link[8:-1]] for path in files if (link := os.readlink(path))[8:-1] in addresses}
 
 
 def contents(run: Path) -> dict[str, object]:
@@ -201,6 +223,7 @@ def test_a_lost_rank_ends_the_run_which_goes_on_with_another_number(number, stat
     process = started(tmp_path / "run")
     after_epoch(tmp_path / "run", 3)
     began = time.monotonic()
+    assert listening(process.pid, *children(process)) == {"127.0.0.1"}, "no other machine may speak to the ranks"
     os.kill(children(process)[1], number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status and time.monotonic() - began < 60

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import page_data, run_program
+from hostile import modest
 
 import train
 from models import load_tokenizer
 from rl import compare, config, replay
+from rl.arguments import ArgumentError
 from rl.batch import forward, make_batch
 from rl.look import episodes as look
 from rl.look import page, paired, runs
@@ -421,3 +423,40 @@ def test_report_of_10000_episodes_takes_two_seconds(browser, tmp_path):
     assert 'data-ready="yes"' in done.stdout and (folder / "report.html").stat().st_size > 8 * 2**20
     assert sum(len(found["rows"]) for found in page_data(folder / "report.html", "episodes")) == 10_000
     assert seconds[2] - seconds[1] < 2, seconds
+
+
+WRONG_SHOWN = [{"turns": [[0, 10**7, 0, 1.0, "stop"]]}, {"adv": [[10**7, 1.0]]}, {"adv": [["x", 1.0]]}, {"adv": 3}]
+WRONG_SHOWN += [
+    {"ent": "é"},
+    {"ent": 3},
+    {"turns": [[0]]},
+    {"turns": [["0", "1", 0, 1.0, "stop"]]},
+    {"adv": [[-1, 1.0]]},
+]
+
+
+@pytest.mark.parametrize("wrong", [*WRONG_SHOWN, None, [], "x"], ids=str)
+def test_damaged_data_of_a_report_says_nothing_of_its_episodes(wrong):
+    """The numbers of tokens in it are a stranger's."""
+    e = make_episode("craft 1 door")
+    first, second = look.epoch_lines(TOKENIZER, 1, [e], {}, 10**6).splitlines()
+    assert look.learned_before([first, second], [e])
+    table = json.loads(second)
+    table["shown"][0] = {**table["shown"][0], **wrong} if isinstance(wrong, dict) else wrong
+    with modest(megabytes=50):
+        assert not look.learned_before([first, json.dumps(table)], [e])
+    assert not look.learned_before(["[" * 100_000, second], [e])
+
+
+WRONG_SETTINGS = [{"env": 3}, {"env": "nowhere"}, {"textcraft": 3}, {"epochs": 0}, {"epochs": "9"}, {"algo": []}]
+
+
+@pytest.mark.parametrize("wrong", WRONG_SETTINGS, ids=str)
+def test_settings_of_another_kind_are_named_as_damaged(wrong, tmp_path):
+    runs_here = [make_run(tmp_path / name, {1: [make_episode("a")]}) for name in ("x", "y")]
+    path = runs_here[0] / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    assert f"{tmp_path}/x  damaged: " in "\n".join(runs.listed(tmp_path))
+    for folders in (runs_here[:1], runs_here):
+        with pytest.raises(ArgumentError, match=rf"^{tmp_path}/x is damaged: [^\n]+$"):
+            runs.write(folders, runs.Keys(out=str(tmp_path / "page.html")))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import FUZZ, run_program
-from hostile import is_plain
+from hostile import is_plain, modest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_http_fuzz import JUNK
@@ -269,6 +269,24 @@ def test_bad_requests_get_one_line(server, case):
     found, said = ask(server, path, body)
     assert found == status and said["error"]["code"] == status, said
     assert said["error"]["message"] and "\n" not in said["error"]["message"]
+
+
+LONG = {
+    "a prompt": ("/v1/completions", {"prompt": "a" * 8_000_000}),
+    "many prompts": ("/v1/completions", {"prompt": ["a" * 15_000] * 500}),
+    "a message": ("/v1/chat/completions", {"messages": [{"role": "user", "content": " " * 8_000_000}]}),
+    "many short messages": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}] * 90_000}),
+    "many messages": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 10_000}] * 700}),
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_a_prompt_that_cannot_fit_costs_little(server, case):
+    """Eight million characters took nine seconds to encode, and other clients waited for them."""
+    path, body = LONG[case]
+    with modest(seconds=1):
+        status, said = ask(server, path, body)
+    assert status == 400 and "the maximum context length is 256 tokens, and the prompt has " in said["error"]["message"]
 
 
 RIGHT = {

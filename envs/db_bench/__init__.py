@@ -51,6 +51,7 @@ From LifelongAgentBench's db_bench and the single-skill variant of the guide. Th
 
 import math
 import re
+import sqlite3
 from dataclasses import dataclass
 from difflib import get_close_matches
 from random import Random
@@ -145,9 +146,12 @@ class Env(OwnSplits):
         return common.opening(self.config.prompt, said, INSTRUCTIONS.format(limit=self.config.max_turns), AGREED, short)
 
     def begin(self, task: Task) -> None:
-        """Start the episode of a task."""
+        """Start the episode of a task. Raise ValueError for one of a file whose table cannot be made."""
         self.goal = task
-        self.database.load(task.table, task.columns, task.rows)
+        try:
+            self.database.load(task.table, task.columns, task.rows)
+        except sqlite3.Error as error:
+            raise ValueError(f"data: the table {task.table[:60]!r} cannot be made: {error}") from None
         self.defined = self.database.definition()
         self.turns, self.found, self.tried = 0, False, False
         self.running = True

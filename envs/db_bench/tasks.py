@@ -198,7 +198,10 @@ def solve(task: Task, most: int, database: Database) -> dict | None:
 
 def skills_of(entry: dict) -> list[str]:
     """Return an entry's skills. `select`, a label of every query, counts only if it is the only one."""
-    return [skill for skill in entry.get("skill_list", []) if skill != "select"] or entry.get("skill_list", [])
+    found = entry.get("skill_list", [])
+    if not all(isinstance(skill, str) for skill in found):
+        raise TypeError("a skill must be a text")
+    return [skill for skill in found if skill != "select"] or found
 
 
 def plain_entry(entry: dict) -> dict:
@@ -217,13 +220,29 @@ def task_of(entry: dict, skill: str) -> Task:
     if not {kind for _, kind in columns} <= {"INT", "TEXT"}:
         raise ValueError("columns must be INT or TEXT")
     said = entry["instruction"]
+    texts = [said, info["name"], answer["sql"], answer.get("md5") or "", skill, *(name for name, _ in columns)]
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise TypeError(f"{str(wrong[0])[:40]!r} is not a text")
     said = said if "The name of this table is" in said else f"{said}\n{header(info['name'], columns)}"
-    rows = [tuple(row) for row in info["row_list"]]
+    rows = rows_of(info["row_list"])
+    if not columns or any(len(row) != len(columns) for row in rows):
+        raise ValueError("each row must have a value for each column")
     direct = answer.get("direct")
     if (direct is None) == (answer.get("md5") is None):
         raise ValueError("answer_info must have one of direct and md5")
-    direct = None if direct is None else [tuple(row) for row in direct]
+    direct = None if direct is None else rows_of(direct)
     return Task(skill, said, info["name"], columns, rows, answer["sql"], direct, answer.get("md5") or "")
+
+
+def rows_of(rows: list) -> list[tuple]:
+    """Return a file's rows as tuples. Raise ValueError for what is no row of a table."""
+    if not all(isinstance(row, list | tuple) for row in rows):
+        raise ValueError("a row must be a list of values")
+    for value in (value for row in rows for value in row):
+        number = isinstance(value, int | float) and abs(value) < 2**63
+        if not (number or value is None or isinstance(value, str)):
+            raise ValueError(f"{str(value)[:40]!r} is no value of a table")
+    return [tuple(row) for row in rows]
 
 
 def entry_of(task: Task) -> dict:

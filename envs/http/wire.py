@@ -9,6 +9,7 @@ from envs.http.exchange import Left, Lost, Reply, bearer, exchange, parse_json, 
 BLOCK = {"babyai": 40}  # size of the blocks of task numbers within a split; default 1
 TOKEN = "ENVS_TOKEN"  # the environment variable of the token that requests carry
 NEVER = Event()  # is never set
+MOST_BYTES = 1 << 20  # of an answer: a tokenizer takes a second for as many letters
 MOST = 1e15  # of a reward or measurement: sums and squares of such numbers are finite in float32
 
 
@@ -43,6 +44,8 @@ def request(url: str, body: dict | None, timeout: float, left: Event = NEVER):
         raise ServerFailed(f"{where}: /{name} answered {reply.status} {reply.reason}: {_advice(reply)}")
     if not reply.ok:
         raise Lost(f"/{name} answered {reply.status} {reply.reason}")
+    if len(reply.body) > MOST_BYTES:
+        raise Lost(f"/{name}: a reply of {len(reply.body)} bytes is too long")
     try:
         return parse_json(reply.body)
     except UnicodeDecodeError:

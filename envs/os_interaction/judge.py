@@ -10,6 +10,7 @@ from copy import copy
 from functools import cache, lru_cache
 
 from envs import base
+from envs.http.exchange import plain
 from envs.os_interaction import data as os_data
 from envs.os_interaction.tasks import Python, Task
 from envs.simulators import sandbox
@@ -18,9 +19,10 @@ from envs.simulators.shell import MAX_STEPS, Machine, Result, Shell, base_machin
 from envs.simulators.shell.files import Caller, Node
 
 PROGRAMS = "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"  # in the order of PATH
-QUICK = sandbox.Limits(wall=2.0, cpu=2)
+QUICK = sandbox.Limits(wall=10.0, cpu=2)  # of a pattern, and of a check that is tried before its task is played
 LINKS = {"sbin": "usr/sbin", "bin": "usr/bin"}  # links to the last two
-PREPARING = MAX_STEPS // 5  # steps of a script that makes a task's machine
+TRIED = MAX_STEPS // 5  # steps of a script that makes a task's machine, or is tried before its task is played
+ENDLESS, SHARE = 3, 0.1  # a file with so many endless tasks, and this share of those tried, is refused
 
 
 class Endless(base.EnvironmentFailed):
@@ -34,7 +36,7 @@ def prepared(task: Task, kind: str = "simulated") -> Machine | RealMachine:
     """
     machine = base_machine() if kind == "simulated" else RealMachine()
     for script in task.init:
-        if run_script(machine, script, max_steps=PREPARING).timed_out:
+        if run_script(machine, script, max_steps=TRIED).timed_out:
             raise Endless("a script that makes its machine does not end")
     return machine
 
@@ -137,30 +139,32 @@ def failing(machine: Machine, conditions: list[str]) -> list[str]:
     return left
 
 
-def judge(task: Task, machine: Machine, answer: str, mode: str = sandbox.ISOLATED) -> str:
+def judge(task: Task, machine: Machine, answer: str, mode: str = sandbox.ISOLATED, tried: bool = False) -> str:
     """Return the outcome: correct, incorrect, or unknown if the evaluation does not terminate even without an agent.
 
     mode: the environment's option `sandbox`.
+    tried: no agent has played, and the evaluation has less time.
     """
     if task.match:
         kind, wanted = task.match
         if kind == "regex":  # a file's, which might take forever
             search = f"import re, sys\nsys.exit(not re.search({wanted!r}, sys.argv[1]))"
-            right = _python_passes(search, [answer], mode, QUICK)
+            right = _run_python(search, [answer], mode, QUICK).status == 0
         else:
             right = answer == wanted.strip()
         return "correct" if right else "incorrect"
     arguments = [answer] if task.answers else []
     for condition in task.conditions:
         if isinstance(condition, Python):
-            if not _python_passes(condition, arguments, mode):
-                return "incorrect"
+            ran = _run_python(condition, arguments, mode, QUICK if tried else sandbox.DEFAULT)
+            if ran.status:
+                return "unknown" if tried and ran.timed_out else "incorrect"
             continue
         real = isinstance(machine, RealMachine)
         if not real:
             restore_programs(machine)
-        result = run_script(machine, condition, arguments)
-        if result.timed_out and not _ends(task, "bash" if real else "simulated"):
+        result = run_script(machine, condition, arguments, TRIED if tried else MAX_STEPS)
+        if result.timed_out and (tried or not _ends(task, "bash" if real else "simulated")):
             return "unknown"
         if result.status:
             return "incorrect"
@@ -195,25 +199,39 @@ def obstacle(task: Task, mode: str = sandbox.ISOLATED, kind: str = "simulated") 
         machine = prepared(task, kind)
     except Endless as error:
         return str(error)
-    before = judge(task, prepared(task, kind) if kind == "bash" else twin(machine), "None", mode)
+    before = judge(task, prepared(task, kind) if kind == "bash" else twin(machine), "None", mode, tried=True)
     if before != "incorrect":
         return "its check passes at the start" if before == "correct" else "its check does not end"
     if not task.truth:
         return "it has no solution that its check could be tried with"
     for script in task.truth:
-        output = run_script(machine, script).output
+        result = run_script(machine, script, max_steps=TRIED)
+        output = result.output
+        if result.timed_out:
+            return "its own solution does not end"
     answer = output.strip() if task.truth[-1] in task.conditions else "None"
-    right = "\n" not in answer and judge(task, machine, answer, mode) == "correct"
-    return "" if right else "its own solution does not pass its check on this machine"
+    after = "incorrect" if "\n" in answer else judge(task, machine, answer, mode, tried=True)
+    if after == "unknown":
+        return "after its own solution, its check does not end"
+    return "" if after == "correct" else "its own solution does not pass its check on this machine"
 
 
 @cache  # reported once per file and split
 def skipped(
     path: str, scripts: str, split: str, mode: str = sandbox.ISOLATED, splits: str = "hash", kind: str = "simulated"
 ) -> str:
-    """Describe the skipped tasks in a split of a file; also print this if any task is left."""
-    tasks = os_data.read(path, scripts, splits)[split]
-    bad = [(task, why) for task in tasks if (why := obstacle(task, mode, kind))]
+    """Describe the skipped tasks in a split of a file; also print this if any task is left.
+
+    Raise ValueError for a file with many tasks that do not end, before all are tried.
+    """
+    tasks, bad, endless = os_data.read(path, scripts, splits)[split], [], 0
+    for number, task in enumerate(tasks, 1):
+        if why := obstacle(task, mode, kind):
+            bad.append((task, why))
+            endless += why.endswith("does not end")
+            if endless >= max(ENDLESS, SHARE * number):
+                many = f"{endless} of the first {number} tasks of split {split} do not end"
+                raise ValueError(f"data: {path}: {many}; the last, {plain(task.instruction, 60)!r}: {why}")
     if not bad:
         return ""
     task, why = bad[0]
@@ -223,13 +241,13 @@ def skipped(
     return said
 
 
-def _python_passes(script: str, arguments: list[str], mode: str, limits: sandbox.Limits = sandbox.DEFAULT) -> bool:
-    """Return whether a Python script exits with status 0 on its arguments; it cannot access the machine."""
+def _run_python(script: str, arguments: list[str], mode: str, limits: sandbox.Limits) -> sandbox.Run:
+    """Run a Python script on its arguments; it cannot access the machine."""
     program = f"""import sys
 sys.argv = {["-c", *arguments]!r}
 exec({str(script)!r}, {{"__name__": "__main__"}})
 """
     try:
-        return sandbox.run(program, "", limits, mode).status == 0
+        return sandbox.run(program, "", limits, mode)
     except sandbox.SandboxFailed as error:
         raise base.EnvironmentFailed(str(error)) from error

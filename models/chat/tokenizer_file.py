@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
 
+from models.checkpoints.shards import inside
 from models.checkpoints.strict_json import parse_json, read_bytes
 from models.json_file import read_object
 
@@ -20,6 +21,7 @@ MOST_BYTES, MOST_PARTS = 2**25, 2_000_000  # of the file; lists and objects in i
 MOST_ADDED = 20_000  # added tokens
 GROWTH, COMPONENTS = 64, 32  # most characters made of one; components of a stage
 EXPRESSION, REPEATS = 4000, 3  # most characters of an expression; repetitions without an end in an alternative of it
+COPIED = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja")
 KINDS = {  # of a stage's components, and under which name a Sequence lists them
     "normalizer": (
         "normalizers",
@@ -37,7 +39,13 @@ KINDS = {  # of a stage's components, and under which name a Sequence lists them
 
 
 def opened(path: Path) -> tuple[dict, Callable]:
-    """Return the object in a tokenizer.json, and the function that makes a tokenizer of such an object."""
+    """Return the object in a tokenizer.json, and the function that makes a tokenizer of such an object.
+
+    Raise ValueError if it is refused, or if a file beside it that runs copy is a link out of the folder: that could be
+    any file of this machine.
+    """
+    for name in COPIED:
+        inside(path.parent / name)
     return checked_spec(path), partial(Guarded, path=path)
 
 

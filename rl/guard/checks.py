@@ -9,6 +9,7 @@ import torch
 
 import envs
 import lora
+from lora.files import MOST_RANK
 from rl import ranks
 from rl.arguments import ArgumentError
 from rl.look import sinks
@@ -41,6 +42,8 @@ def check(cfg: Any) -> None:
         raise ArgumentError("reward.scale=0 leaves nothing to learn from")
     if 0 < cfg.temperature < 1e-4:
         raise ArgumentError(f"temperature={cfg.temperature} is too small to divide by; temperature=0 plays greedily")
+    if cfg.lora.r > MOST_RANK:
+        raise ArgumentError(f"lora.r={cfg.lora.r} must be at most {MOST_RANK}")
     if not 0 <= cfg.lora.dropout < 1:
         raise ArgumentError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
     if cfg.device == "cuda" and not cfg.plan and not torch.cuda.is_available():
@@ -49,6 +52,8 @@ def check(cfg: Any) -> None:
         raise ArgumentError("exact=true on a CUDA device takes dtype=bfloat16 or float16; float32 is too slow there")
     if cfg.shard != "ddp" and cfg.quant != "none":
         raise ArgumentError(f"shard={cfg.shard} takes dense weights: leave quant={cfg.quant} out, or take shard=ddp")
+    if not cfg.out:
+        raise ArgumentError("out= is given without a name")
     if {"{", "}"} & set(re.sub(r"\{(algo|env|seed|timestamp)\}", "", cfg.out)):
         raise ArgumentError(f"out={cfg.out}: only {{algo}}, {{env}}, {{seed}} and {{timestamp}} are filled in")
 

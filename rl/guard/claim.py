@@ -151,6 +151,8 @@ def _continued(cfg: Any, folder: Path) -> Any:
         if _has_results(folder):
             raise FileExistsError(f"out={folder}: a run is there without a whole config.json; choose another out=")
         return cfg
+    if saved and "algo" not in saved:
+        raise FileExistsError(f"out={folder}: the config.json there is not a run's; choose another out=")
     if not checkpoints(folder):
         if _has_results(folder):
             raise FileExistsError(f"out={folder}: a run is there already; it has no checkpoint; choose another out=")

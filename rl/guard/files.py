@@ -16,6 +16,8 @@ from safetensors import SafetensorError
 from rl import ranks
 
 MOST_BYTES = 1 << 26  # of a JSON file, and of a line of JSON Lines
+PLAYED = ("episodes", "reward_mean", "reward_std", "accuracy", "cut_by_length", "turns_mean", "invalid_actions")
+UNKNOWN = ("sampler_gap", "entropy", "approx_kl", "clip_fraction")  # null where nothing was measured
 LEFTOVERS = (".checkpoint-*", ".epoch_*", ".reference.*", ".*.partial", "*.partial")
 
 
@@ -120,7 +122,8 @@ def bounded_lines(path: Path, most: int = MOST_BYTES) -> Iterator[tuple[int, byt
 def read_lines(path: Path) -> list[tuple[str, dict]]:
     """Return (line, record) of a run's JSON Lines file; an incomplete last line is left out.
 
-    Raise ValueError naming the file and the line for one that is no record with an epoch.
+    Raise ValueError naming the file and the line for one that is no record with an epoch, or whose fields that programs
+    compare and print are no numbers.
     """
     if not path.is_file():
         return []
@@ -130,11 +133,27 @@ def read_lines(path: Path) -> list[tuple[str, dict]]:
             continue
         try:
             record = json.loads(line)
-            record["epoch"] + 0
+            _check_record(record)
             found.append((line.decode(), record))
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise ValueError(f"{path}, line {number}: damaged, not a record with an epoch in JSON") from None
     return found
+
+
+def _check_record(record: dict) -> None:
+    """Raise an error if a field that programs compare or print is missing or of another kind."""
+    epoch, evaluated = record["epoch"], [record["eval"]] if "eval" in record else []
+    numbers = [record[name] for name in PLAYED] if "tasks" in record and "accuracy" in record else []
+    numbers += [record[name] for name in ("eval_loss", "seconds", *PLAYED) if name in record]
+    numbers += [record[name] for name in UNKNOWN if record.get(name) is not None]
+    numbers += [found[name] for found in evaluated for name in ("temperature", "success")]
+    numbers += [found[name] for found in evaluated for name in ("low", "high", "episodes") if name in found]
+    numbers += [won for found in evaluated for won in found.get("successes", []) if won is not None]
+    texts = [record.get("tasks", ""), *(found.get("split", "") for found in evaluated)]
+    if not (type(epoch) is int and 0 <= epoch < 2**53 and all(isinstance(text, str) for text in texts)):
+        raise ValueError
+    for number in numbers:
+        float(number + 0)
 
 
 def verify(folder: Path) -> None:
@@ -148,6 +167,8 @@ def verify(folder: Path) -> None:
         raise ValueError(f"{manifest}: damaged, not a table of sha256 sums") from None
     if not {"state.json", "training_stats.json", "adapter_config.json"} & digests.keys():
         raise ValueError(f"{manifest}: damaged, it does not list the files of a checkpoint")
+    if others := [name for name in digests if name != Path(name).name]:
+        raise ValueError(f"{manifest}: damaged, {others[0][:60]!r} is no file of this folder")
     for name, digest in digests.items():
         if not (folder / name).is_file():
             raise ValueError(f"{folder / name}: missing, though the manifest lists it")

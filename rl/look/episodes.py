@@ -47,21 +47,32 @@ def learned(batch: Batch) -> dict[int, Learned]:
 
 
 def learned_before(lines: list[str], episodes: list[Episode]) -> dict[int, Learned]:
-    """Return what an epoch's saved lines know of the same episodes, by id(); of those shown alone."""
-    if len(lines) != 2:
+    """Return what an epoch's saved lines know of the same episodes, by id(); of those shown alone. Damaged lines know
+    nothing."""
+    try:
+        rows, tokens = (json.loads(line)[name] for line, name in zip(lines, ("rows", "shown"), strict=True))
+        whole = [e for e in episodes if not e.infrastructure_failed]
+        pairs = [(e, tokens[row[-1]]) for e, row in zip(whole, rows, strict=False) if 0 <= row[-1] < len(tokens)]
+        return {id(e): _shown_before(saved, sum(e.action_mask_T)) for e, saved in pairs}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
-    rows, tokens = json.loads(lines[0])["rows"], json.loads(lines[1])["shown"]
-    whole, found = [e for e in episodes if not e.infrastructure_failed], {}
-    for e, row in zip(whole, rows, strict=False):
-        if 0 <= row[-1] < len(tokens):
-            saved = tokens[row[-1]]
-            values = [value for start, stop, _, value, _ in saved["turns"] for _ in range(start, stop)]
-            found[id(e)] = Learned(
-                saved["adv"] and [value for count, value in saved["adv"] for _ in range(count)],
-                None if None in values else values,
-                saved["ent"] and unsqueezed(base64.b64decode(saved["ent"])),
-            )
-    return found
+
+
+def _shown_before(saved: dict[str, Any], tokens: int) -> Learned:
+    """Return what a saved entry knows of an episode with that many sampled tokens."""
+    values = _spread([(stop - start, value) for start, stop, _, value, _ in saved["turns"]], tokens)
+    return Learned(
+        saved["adv"] and _spread(saved["adv"], tokens),
+        None if None in values else values,
+        saved["ent"] and unsqueezed(base64.b64decode(saved["ent"])),
+    )
+
+
+def _spread(pairs: list[tuple[int, Any]], size: int) -> list:
+    """Return each value as often as its count says. Raise ValueError unless that makes `size` of them."""
+    if min((count for count, _ in pairs), default=0) < 0 or sum(count for count, _ in pairs) != size:
+        raise ValueError(f"not {size} values")
+    return [value for count, value in pairs for _ in range(count)]
 
 
 def note_entropies(batch: Batch) -> None:

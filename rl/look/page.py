@@ -11,14 +11,14 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from rl import ranks
-from rl.guard.files import read_json, read_lines, written
+from rl.guard.files import bounded_lines, read_json, read_lines, written
 
 HERE = Path(__file__).parent
 DATA = "report.jsonl"
@@ -62,7 +62,8 @@ def page(folders: list[Path], more: list[dict[int, str]] | None = None, compared
         runs.append(run | {"written": time.strftime("%Y-%m-%d %H:%M")})
         own = more[index] if more else {}
         kept = [found for found in data_lines(folder / DATA) if found[1] not in own]
-        for kind, epoch, line in sorted([*kept, *_parsed("".join(own.values()).encode())], key=lambda found: found[1]):
+        kept += _parsed("".join(own.values()).encode().splitlines(keepends=True))
+        for kind, epoch, line in sorted(kept, key=lambda found: found[1]):
             if epoch <= last:
                 blocks.append(_block(line.strip(), f'class="{kind}" data-run="{index}" data-epoch="{epoch}"'))
     blocks.insert(0, _block(dumps(runs), 'id="runs"'))
@@ -88,11 +89,11 @@ def shown(record: dict[str, Any]) -> dict[str, Any]:
 def data_lines(path: Path) -> Iterator[tuple[str, int, str]]:
     """Yield (kind, epoch, line) of report.jsonl. A line that is not whole or not its own is left out."""
     if path.is_file():
-        yield from _parsed(path.read_bytes())
+        yield from _parsed(line for _, line in bounded_lines(path))
 
 
-def _parsed(text: bytes) -> Iterator[tuple[str, int, str]]:
-    for line in text.splitlines(keepends=True):
+def _parsed(lines: Iterable[bytes]) -> Iterator[tuple[str, int, str]]:
+    for line in lines:
         head = re.match(rb'\{"(episodes|tokens)":(\d+),', line)
         if head and line.endswith(b"}\n"):
             yield head[1].decode(), int(head[2]), line.decode("ascii", errors="replace")

@@ -12,6 +12,7 @@ from rl.guard import keep
 from rl.guard.files import read_json, written
 from rl.look import page, paired
 from rl.look.episodes import BUDGET, epoch_lines, learned_before
+from rl.tasks import mixture
 
 ABOUT = """Without a folder: list the runs in runs/ with their best numbers. With the folder of a run: write its
 report.html anew. With several: write one page with the runs side by side, and print each one's paired difference to the
@@ -103,9 +104,18 @@ def row(folder: Path) -> list[str]:
     """Return a run's line in the table."""
     try:
         config, records = read_json(folder / "config.json"), keep.records(folder)
+        _check_settings(config)
         return [str(folder), *(str(config[key]) for key in ("algo", "env", "model")), *best(config, records)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [str(folder), f"damaged: {_without(folder, error)}"]
+
+
+def _check_settings(config: dict[str, Any]) -> None:
+    """Raise ValueError if settings that are read here have another kind."""
+    texts = all(isinstance(config[key], str) for key in ("algo", "env", "model"))
+    groups = all(isinstance(config.get(env, {}), dict) for env in (mixture(config["env"]) if texts else ()))
+    if not (texts and groups and type(config["epochs"]) is int and config["epochs"] > 0):
+        raise ValueError("config.json is not a run's")
 
 
 def best(config: dict[str, Any], records: list[dict]) -> list[str]:

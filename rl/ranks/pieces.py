@@ -33,7 +33,8 @@ class Pieces:
     def __init__(self, folder: Path, name: str):
         paths, self.files = sorted(folder.glob(f"{name}-*-of-*.safetensors")), []
         world = int(paths[0].stem.rsplit("-", 1)[1]) if paths else 0
-        if [path.name for path in paths] != [file_name(name, rank, world) for rank in range(world)]:
+        names = [file_name(name, rank, world) for rank in range(len(paths))]
+        if len(paths) != world or [path.name for path in paths] != names:
             raise ValueError(f"{folder}: the files {name}-*-of-{world:05}.safetensors are not those of {world} ranks")
         if not paths and (single := folder / f"{name}.safetensors").is_file():
             paths = [single]

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ MEETING = timedelta(minutes=5)  # for all ranks to join
 GRACE = 5.0  # seconds in which ranks end by themselves after one has failed
 SAVING = 60.0  # seconds in which they do after a signal, for a checkpoint
 PR_SET_PDEATHSIG = 1  # of prctl.h
+LOOPBACK = ("lo", "lo0")  # names of the network that reaches this machine alone
 STARTED = "LORA_RL_STORE"  # in the environment of ranks started here: host:port of the store, and :pid of this process
 
 
@@ -76,9 +78,11 @@ def cores() -> int:
 
 def launch(count: int) -> int:
     """Start `count` ranks with this process's words and wait for them. Return the exit status of the run."""
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    place = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}  # of broken connections we tell
-    place |= {
+    store = own_store()
+    usual = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # of broken connections we tell
+    if loopback := [name for _, name in socket.if_nameindex() if name in LOOPBACK]:
+        usual["GLOO_SOCKET_IFNAME"] = loopback[0]
+    place = {
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
         STARTED: f"127.0.0.1:{store.port}:{os.getpid()}",
@@ -86,7 +90,7 @@ def launch(count: int) -> int:
     words = [sys.executable, str(origin.ROOT / ranks.program()), *sys.argv[1:]]
     children, came = [], received()
     for rank in range(count):
-        env = {**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        env = {**usual, **os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         # In a session of its own, a rank gets the terminal's signals once: from here.
         children.append(subprocess.Popen(words, env=env, start_new_session=True))
     try:
@@ -96,6 +100,14 @@ def launch(count: int) -> int:
             if child.poll() is None:
                 child.kill()
                 child.wait()
+
+
+def own_store() -> Any:
+    """Return a new store for ranks of this machine. Torch's own sockets would listen on every network, and ask for no
+    password."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    port, where = listener.getsockname()[1], {"is_master": True, "wait_for_workers": False}
+    return torch.distributed.TCPStore("127.0.0.1", port, **where, master_listen_fd=listener.detach())
 
 
 def received() -> list[int]:

@@ -31,6 +31,7 @@ from rl.serve.text import Text
 MOST_CHOICES = 128  # of one request
 MOST_LIKELY = 20  # alternatives to a token
 LONGEST_STOP = 200  # characters
+MOST_OF_TOKEN = 64  # characters of a prompt's token, on average
 NO_EFFECT = {  # fields that would change a reply, and the values with which they do not
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
@@ -140,8 +141,11 @@ class Protocol:
         thinking = options.get("enable_thinking", True) if isinstance(options, dict) else None
         if not isinstance(thinking, bool):
             raise BadRequest(400, "chat_template_kwargs must be an object, its enable_thinking true or false")
+        messages = _messages(messages)
+        texts = [one["content"] for one in messages if isinstance(one["content"], str)]
+        self._check_length(sum(map(len, texts)) + MOST_OF_TOKEN * len(messages))  # each has a token at least
         try:
-            ids = (self.tokenizer if thinking else self.silent).prompt(_messages(messages))
+            ids = self._checked((self.tokenizer if thinking else self.silent).prompt(messages))
         except ValueError as error:
             raise BadRequest(400, plain(str(error), 500)) from None
         wanted = _field(body, "logprobs", bool, False)
@@ -150,13 +154,27 @@ class Protocol:
         return self._sample(body, [ids], most or self.sampler.max_len, likely, ChatForm)
 
     def _ids(self, prompt: Any) -> list[int]:
-        """Return the ids of a prompt: a text or a list of ids."""
+        """Return the ids of a prompt: a text or a list of ids. Raise BadRequest if there are none or too many."""
         if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
+            self._check_length(len(prompt))
+            return self._checked(self.tokenizer.encode(prompt))
         words = self.sampler.model.config.vocab_size
         if not isinstance(prompt, list) or not all(_is_id(token) and 0 <= token < words for token in prompt):
             raise BadRequest(400, f"prompt must be a text, or ids from 0 to {words - 1}, or a list of either")
-        return prompt
+        return self._checked(prompt)
+
+    def _check_length(self, characters: int) -> None:
+        """Raise BadRequest for a text that is not worth encoding: it takes more tokens than a prompt may have."""
+        if characters > MOST_OF_TOKEN * self.sampler.max_len:
+            limit = f"the maximum context length is {self.sampler.max_len} tokens"
+            raise BadRequest(400, f"{limit}, and the prompt has {characters:,} characters")
+
+    def _checked(self, ids: list[int]) -> list[int]:
+        """Return the ids of a prompt. Raise BadRequest if there are none or too many."""
+        if not 0 < len(ids) < self.sampler.max_len:
+            limit = f"the maximum context length is {self.sampler.max_len} tokens"
+            raise BadRequest(400, f"{limit}, and the prompt has {len(ids)}")
+        return ids
 
     def _sample(self, body: dict, prompts: list[list[int]], most: int, likely: int | None, form: type) -> Stream:
         """Queue a request for each choice of each prompt; return the reply that they fill."""
@@ -167,10 +185,6 @@ class Protocol:
         count = _field(body, "n", int, 1, 1, MOST_CHOICES)
         if count * len(prompts) > MOST_CHOICES:
             raise BadRequest(400, f"n times the number of prompts is more than {MOST_CHOICES}")
-        for ids in prompts:
-            if not 0 < len(ids) < self.sampler.max_len:
-                limit = f"the maximum context length is {self.sampler.max_len} tokens"
-                raise BadRequest(400, f"{limit}, and the prompt has {len(ids)}")
         ends = _list(body, "stop_token_ids", _is_id)
         stop = (
             [body["stop"]] if isinstance(body.get("stop"), str) else _list(body, "stop", lambda x: isinstance(x, str))

@@ -59,8 +59,13 @@ class Run:
     stderr: str  # likewise, and that line
     status: int = 0  # minus the signal, if one ended the program
 
+    @property
+    def timed_out(self) -> bool:
+        return self.stderr.endswith(TIMEOUT)
+
 
 DEFAULT = Limits()
+TIMEOUT = "\n[TIMEOUT]"  # the end of stderr of a program that took too long
 PRINTED = "SANDBOX_LAYERS"  # environment variable: the line about layers that this process or its parent has printed
 ISOLATED, UNSAFE = "isolated", "unsafe"  # the modes: refuse programs below the minimum of layers, or run them
 SIGNALS = {number.value: number.name for number in signal.Signals}  # real-time signals have no names
@@ -128,7 +133,7 @@ def run(source: str, stdin: str, limits: Limits = DEFAULT, mode: str = ISOLATED)
     status, streams = _server(mode).job(texts, limits)
     stdout, stderr = (stream[: limits.output].decode("utf-8", "replace") for stream in streams)
     if status == "timeout":
-        return Run(stdout, stderr + "\n[TIMEOUT]", -signal.SIGKILL)
+        return Run(stdout, stderr + TIMEOUT, -signal.SIGKILL)
     code = int(status)
     if max(map(len, streams)) > limits.output:
         stderr += "\n[OUTPUT LIMIT]"

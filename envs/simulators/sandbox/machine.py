@@ -6,9 +6,9 @@
 A server process, started as this script, forks one process per machine. It leaves the namespaces for mounts, processes,
 network, IPC and host name; its root folder is an overlay over this system's own, whose changes are in memory. Programs
 keep the capabilities of root in docker without MKNOD and NET_RAW, and see no devices, no /sys and empty /root, /home,
-/tmp and /run. There is no filter of system calls, and no limit on the number of processes or on their memory
-together; a script may read every file of this system outside the empty folders. So it is for scripts that mean no harm;
-the other modules of this folder are for those that may.
+/tmp and /run. When there are more than PROCESSES of them, or they hold more than MEMORY, all of them end. There is no
+filter of system calls, and a script may read every file of this system outside the empty folders. So it is for scripts
+that mean no harm; the other modules of this folder are for those that may.
 """
 
 import ctypes
@@ -36,6 +36,9 @@ else:  # run as a script, without a path to the package
 
 SECONDS = 20.0  # of a script, as in LifelongAgentBench
 MAX_OUTPUT = 1 << 20  # bytes of a script's output
+PROCESSES, MEMORY = 512, 2 << 30  # of a machine; bytes
+WATCH = 0.2  # seconds between two looks at them
+PAGE = resource.getpagesize()
 KEPT = 0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31  # capabilities: CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID ...
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 PR_CAPBSET_DROP = 24
@@ -143,10 +146,36 @@ def be_machine(client: socket.socket) -> None:
         send(client, refusal=f"namespaces or an overlay file system are missing: {error}")
         os._exit(1)
     send(client, refusal="")
-    while (request := received(client)) is not None:
+    while (request := next_request(client)) is not None:
         *words, seconds = json.loads(request)
         send(client, **run(words, seconds))
     os._exit(0)
+
+
+def next_request(client: socket.socket) -> bytes | None:
+    """Return the client's next message. What earlier scripts left running is watched until then."""
+    while not select.select([client], [], [], WATCH)[0]:
+        if crowded():
+            os.kill(-1, signal.SIGKILL)  # all in this namespace but its first process
+        reap()
+    return received(client)
+
+
+def reap() -> None:
+    """Let the processes go that have ended; orphans come to the first process."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def crowded() -> bool:
+    """Return whether the machine's processes are too many, or hold too much memory together."""
+    pages = []
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{number}/statm") as file:
+            pages.append(int(file.read().split()[1]))
+    living = [count for count in pages if count]  # not those that wait to be reaped
+    return len(living) > PROCESSES or PAGE * sum(living) > MEMORY
 
 
 def new_root() -> None:
@@ -184,7 +213,7 @@ def new_root() -> None:
 
 
 def run(words: list[str], seconds: float) -> dict:
-    """Run a script and return its answer; at the limit all processes of the machine end."""
+    """Run a script and return its answer; at a limit all processes of the machine end."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -197,7 +226,7 @@ def run(words: list[str], seconds: float) -> dict:
     output, status, end, late = bytearray(), None, time.monotonic() + seconds, False
     process = os.pidfd_open(child)
     while status is None:
-        ready, _, _ = select.select([reading, process], [], [], max(0.0, end - time.monotonic()))
+        ready, _, _ = select.select([reading, process], [], [], max(0.0, min(WATCH, end - time.monotonic())))
         with suppress(BlockingIOError):
             while data := os.read(reading, 65536):
                 output += data[: MAX_OUTPUT - len(output)]
@@ -205,7 +234,7 @@ def run(words: list[str], seconds: float) -> dict:
                     break
         if process in ready:
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        elif not ready or len(output) >= MAX_OUTPUT:
+        elif len(output) >= MAX_OUTPUT or time.monotonic() >= end or crowded():
             late = True
             os.kill(-1, signal.SIGKILL)  # all in this namespace but its first process
             os.waitpid(child, 0)
@@ -215,9 +244,7 @@ def run(words: list[str], seconds: float) -> dict:
             output += data
     os.close(process)
     os.close(reading)
-    with suppress(ChildProcessError):  # orphans come to the first process
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+    reap()
     text = output.decode("utf-8", "replace")
     return {"output": text, "status": status if status >= 0 else 128 - status, "timed_out": late}
 
