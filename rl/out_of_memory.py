@@ -55,8 +55,8 @@ def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, al
         state.micro_tokens = most
         try:
             return accumulate(state, batch, algo, cfg)
-        except torch.OutOfMemoryError:
-            continue  # the tensors of the failed attempt are freed with the exception
+        except RuntimeError as error:
+            check_is_of_device(error)  # the tensors of the failed attempt are freed with the exception
 
 
 def free(state: TrainState) -> None:
@@ -113,6 +113,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an allocator of torch, Python, the CUDA driver or one of its libraries failed."""
     words = ("out of memory", "can't allocate memory", "alloc_failed")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error).lower() for word in words)
+
+
+def check_is_of_device(error: RuntimeError) -> None:
+    """Raise the error, which is being handled, again unless memory of a CUDA device ran out: for torch's allocator, or
+    for the driver, a library or a kernel beside it."""
+    if not isinstance(error, torch.OutOfMemoryError) and not ("CUDA" in str(error) and is_out_of_memory(error)):
+        raise
 
 
 def phase_of(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 import math
 from collections import defaultdict
-from contextlib import suppress
 from types import ModuleType
 
 import torch
@@ -80,9 +79,13 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
         from rl.groups import drop_zero_advantage
 
         batch = drop_zero_advantage(batch)
-    with suppress(torch.OutOfMemoryError):
+    try:
         found = accumulate(state, batch, algo, cfg)
-    if found is None:
+    except RuntimeError as error:
+        from rl.out_of_memory import check_is_of_device
+
+        check_is_of_device(error)
+    if found is None:  # not above, where the error still holds the tensors of the failed attempt
         from rl.out_of_memory import accumulate_smaller
 
         found = accumulate_smaller(accumulate, state, batch, algo, cfg)
