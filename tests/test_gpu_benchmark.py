@@ -46,6 +46,7 @@ GPU_ROWS = {  # a row of each part
     "decode, small": "decode quarter, 3 rows, context 70",
     "epoch": "train.py algo=ppo quarter, update",
     "training pass": "training pass quarter, 24 tokens",
+    "plan": "plan quarter micro_tokens=48 max_len=24 rollout_batch_size=2, update",
     "head": "a head, with the entropy's gradient",
     "decode, large": "decode quarter, 1 rows, context 20",
     "prefill": "prefill quarter, 40 tokens and the first sampled",
