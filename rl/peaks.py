@@ -128,8 +128,8 @@ def kept(sizes: Sizes, cfg: Any, last: bool = False) -> float:
     """Return the bytes that a token keeps of a layer from its forward to its backward.
 
     On CUDA in 16 bits models/fast/train_block.py keeps half of what the plain code does, and the logarithms of
-    attention's sums. last: of the last layer, which is plain there too. On a CPU in 16 bits models/fast/lean_mlp.py
-    keeps an adapter's low-rank input in place of 2I numbers; where every weight trains, one I less than the plain code.
+    attention's sums. last: of the last layer, which is plain there too. On a CPU models/fast/lean_mlp.py keeps 2I
+    numbers less than the plain code.
     """
     s, w = sizes, width(cfg)
     if fused(sizes, cfg) and not last:
@@ -140,18 +140,12 @@ def kept(sizes: Sizes, cfg: Any, last: bool = False) -> float:
     if not cfg.lora.r:  # what the gradients of the norms' weights need
         norms += 2 * w * s.D + s.normed * w * (s.Q + s.K)
     wanted = w * (s.D + s.Q) if fused(s, cfg) else 0  # copies of the rows that the last layer goes on with
-    inner = 4 * s.I
-    if lean(cfg):
-        inner = 3 * s.I if not cfg.lora.r else 2 * s.I + padded(cfg.lora.r) * ((s.D, s.I) in adapted(s, cfg))
+    inner = (2 if cfg.device == "cpu" else 4) * s.I
     return norms + head_norms + 3 * w * s.Q + 2 * w * s.K + w * inner + 4 * s.H + wanted
 
 
 def fused(sizes: Sizes, cfg: Any) -> bool:
     return cfg.device == "cuda" and cfg.dtype != "float32" and not cfg.exact and cfg.lora.r > 0 and sizes.silu
-
-
-def lean(cfg: Any) -> bool:
-    return cfg.device == "cpu" and cfg.dtype != "float32"
 
 
 def padded(count: int) -> int:
@@ -177,7 +171,7 @@ def update(sizes: Sizes, cfg: Any, held: Any) -> float:
     inputs += 0 if cfg.lora.r else w * s.V * s.D  # the head's gradient, which a tied embedding's is added to
     head = N * (3 * w + 4) * s.D + held.head
     backward = N * w * (s.I + 2 * s.D) + max(N * w * s.I, held.dequantised)  # of the MLP's down_proj
-    if lean(cfg):  # act(gate) * up in the forward, and its factors and their gradients in the backward
+    if cfg.device == "cpu":  # act(gate) * up in the forward, and its factors and their gradients in the backward
         backward = N * w * (2 * s.I + 2 * s.D) + max(2 * N * w * s.I, held.dequantised)
     return inputs + max(head, backward + (of_the_last if cfg.checkpoint == "block" else 0))
 
