@@ -65,7 +65,9 @@ ON_THE_DEVICE = [name for name in GPU_ROWS if name != "epoch" and name not in te
 FULL = pytest.mark.full
 
 
-@pytest.mark.parametrize("name", [pytest.param(x, marks=[FULL] * (x in (*ON_THE_DEVICE, "epoch"))) for x in GPU_ROWS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[FULL] * (x in (*ON_THE_DEVICE, "epoch", "plan"))) for x in GPU_ROWS]
+)
 def test_every_gpu_part_runs_on_a_cpu(name, monkeypatch):
     """Without peers, whose own benchmarks run above. The quick tests run the others on the emulated device."""
     monkeypatch.setattr(common, "absent", lambda *packages: list(packages))
