@@ -7,7 +7,7 @@ benchmarks/gpu.py, it is that of torch's allocator, which counts libraries' work
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -55,6 +55,7 @@ def planned(name: str, words: list[str]) -> dict[str, int]:
 def settings(name: str, words: list[str]):
     """Return the settings of a run with these words; products=auto is decided once for the plan and the run."""
     cfg = config.parse(["algo=ppo", "epochs=2", "device=cpu", "lora.r=16", *words])
+    cfg = replace(cfg, batch_size=2 * cfg.micro_tokens // cfg.max_len)  # two micro-batches a step
     return peaks.settled(sizes_of(parse_config(raw_config(name))), cfg)
 
 
@@ -118,7 +119,7 @@ def full_batch(cfg, vocabulary: int) -> Batch:
     """Return a batch of two micro-batches, so that the second is computed beside the first one's gradients: episodes
     of max_len tokens, of which all but the first are sampled."""
     episodes = []
-    for i in range(2 * cfg.micro_tokens // cfg.max_len):
+    for i in range(cfg.batch_size):
         ids = torch.randint(vocabulary, (cfg.max_len,)).tolist()
         turns = [Turn(1, len(ids), 1.0, "stop")]
         mask = [0] + [1] * (len(ids) - 1)

@@ -11,7 +11,6 @@ from rl import update
 from rl.batch import make_batch
 from rl.config import algorithm_module
 
-
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.5 GiB."
 
 

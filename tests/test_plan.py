@@ -34,6 +34,7 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
         ("tiny", [*MANY, "products=mkl"]),
         pytest.param("tiny", [*MANY, "products=mkl", "checkpoint=block"], marks=pytest.mark.full),
         ("tiny", [*TINY, "products=plain", "checkpoint=block", "lora.r=0"]),
+        ("tiny", [*TINY, "products=plain", "checkpoint=block", "lora.r=256"]),
         pytest.param("0.5b", [*LARGER, "products=plain"], marks=pytest.mark.full),
         pytest.param("0.5b", [*LARGER, "products=mkl"], marks=pytest.mark.full),
         pytest.param("0.5b", [*LARGER, "quant=int8"], marks=pytest.mark.full),

@@ -36,7 +36,8 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
     Return the results in the order of the pieces, and leave the sum of the gradients on every rank.
 
     fast: add gradients as they come, and those of the ranks by an all-reduce. It needs no copies of gradients and sends
-    less, but numbers of ranks differ by rounding. Gradients of more than LARGE bytes are added so in any case.
+    less, but numbers of ranks differ by rounding. Gradients of more than LARGE bytes are added so in any case, and
+    those of a single GPU, of which no bits are promised.
     Raises torch.OutOfMemoryError on every rank if it is raised on one.
     """
     pieces, (rank, world), shards = list(pieces), (ranks.here.rank, ranks.here.world), ranks.here.shards
@@ -44,7 +45,9 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
         from rl.ranks.shard import replicated
 
         parameters = replicated(parameters)  # the others have been reduced by their own backward
-    fast = fast or sum(4 * p.numel() for p in parameters) > LARGE
+    fast = fast or adds_in_place(
+        sum(4 * p.numel() for p in parameters), world == 1 and any(p.is_cuda for p in parameters)
+    )
     parts = world if fast else max(SHARES, 1 << (world - 1).bit_length())
 
     def taken(rank: int) -> list[range]:
@@ -76,6 +79,17 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
     for p, grad in zip(parameters, nodes[0].grads, strict=True):
         p.grad = grad
     return results
+
+
+def adds_in_place(size: int, one_gpu: bool) -> bool:
+    """Return whether gradients of so many bytes are added as they come, whatever reduce= is."""
+    return size > LARGE or one_gpu
+
+
+def most_held(pieces: int) -> int:
+    """Return the most sums of gradients that one rank holds when it begins with a piece, if it adds in a tree: of the
+    parts before, and of the same part if that has several pieces."""
+    return (min(pieces, SHARES) - 1).bit_length() + (pieces > SHARES)
 
 
 @contextmanager
