@@ -13,6 +13,7 @@ import torch
 
 from models.kernels import kernels
 from rl.batch import micro_batches
+from rl.guard.memory import may_run_out
 from rl.records import Batch
 from rl.state import TrainState
 
@@ -53,10 +54,8 @@ def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, al
             f"out of memory in the update: again with micro_tokens={most}, the same gradient up to rounding", flush=True
         )
         state.micro_tokens = most
-        try:
+        with may_run_out():
             return accumulate(state, batch, algo, cfg)
-        except RuntimeError as error:
-            check_is_of_device(error)  # the tensors of the failed attempt are freed with the exception
 
 
 def free(state: TrainState) -> None:
@@ -113,13 +112,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an allocator of torch, Python, the CUDA driver or one of its libraries failed."""
     words = ("out of memory", "can't allocate memory", "alloc_failed")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error).lower() for word in words)
-
-
-def check_is_of_device(error: RuntimeError) -> None:
-    """Raise the error, which is being handled, again unless memory of a CUDA device ran out: for torch's allocator, or
-    for the driver, a library or a kernel beside it."""
-    if not isinstance(error, torch.OutOfMemoryError) and not ("CUDA" in str(error) and is_out_of_memory(error)):
-        raise
 
 
 def phase_of(error: BaseException) -> str:

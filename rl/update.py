@@ -14,7 +14,7 @@ from rl.batch import forward, micro_batches, optimizer_steps
 from rl.config import Common
 from rl.core import learning_rate_factor
 from rl.critic import Critic
-from rl.guard import signals
+from rl.guard import memory, signals
 from rl.look.episodes import note_entropies
 from rl.ranks import tree
 from rl.records import Batch
@@ -79,13 +79,9 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
         from rl.groups import drop_zero_advantage
 
         batch = drop_zero_advantage(batch)
-    try:
+    with memory.may_run_out():
         found = accumulate(state, batch, algo, cfg)
-    except RuntimeError as error:
-        from rl.out_of_memory import check_is_of_device
-
-        check_is_of_device(error)
-    if found is None:  # not above, where the error still holds the tensors of the failed attempt
+    if found is None:
         from rl.out_of_memory import accumulate_smaller
 
         found = accumulate_smaller(accumulate, state, batch, algo, cfg)
