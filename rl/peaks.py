@@ -207,9 +207,9 @@ def rollout(sizes: Sizes, cfg: Any, held: Any) -> float:
     """Return the bytes of the cache when every row is full, and of a prefill or a step beside it."""
     s, on_cpu = sizes, cfg.device == "cpu"
     batch = cfg.rollout_batch_size if on_cpu else padded(cfg.rollout_batch_size)
-    step = padded(batch) * s.V * (20 if on_cpu else 4) + (held.stacks if on_cpu else 0)
+    step = padded(batch) * s.V * (20 if on_cpu else 4) + held.slab
     prefill = forward(s, cfg, held, min(PREFILL_TOKENS, batch * cfg.max_len))
-    return cache(s, cfg) + (0 if on_cpu else held.stacks) + max(prefill, step + held.slab)
+    return cache(s, cfg) + held.stacks + max(prefill, step)  # short prompts take the step's copies too
 
 
 def cache(sizes: Sizes, cfg: Any) -> int:
