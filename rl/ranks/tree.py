@@ -16,6 +16,7 @@ from torch import Tensor
 
 from models.random import fold_all
 from rl import ranks
+from rl.guard.memory import may_run_out
 from rl.ranks import pace
 
 SHARES = 8  # parts of a step, and so the most ranks that give the same bits as one; a power of two
@@ -106,11 +107,10 @@ def same_masks(dropout: float, key: tuple[int, int, int], device: torch.device) 
 
 def _unless_out_of_memory(own: Callable, nodes: list[Node]) -> list | None:
     """Return the results of `own`, with its nodes in `nodes`; None if memory runs out."""
-    try:
+    with may_run_out():
         results, nodes[:] = own()
-    except torch.OutOfMemoryError:
-        return None
-    return results
+        return results
+    return None
 
 
 def push(nodes: list[Node], node: Node) -> None:
