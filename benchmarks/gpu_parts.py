@@ -7,7 +7,7 @@ from random import Random
 
 import torch
 
-from benchmarks import common, generate, gpu_checks, gpu_decode, logprob, onpolicy, phases, sides, step
+from benchmarks import common, generate, gpu_checks, gpu_decode, logprob, memory, onpolicy, phases, sides, step
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
@@ -45,6 +45,21 @@ def epoch(given: Given) -> Iterator[Row]:
             row = Row(f"train.py algo=ppo {name}, {phase}", {"ours": [measured.seconds]}, tokens=measured.tokens)
             row.check, row.details = f"peak {measured.peak_gib:.2f} GiB", {"phase_peak_gib": measured.peak_gib}
             yield row
+
+
+# ---- the plan ----
+
+
+def plan(given: Given) -> Iterator[Row]:
+    """Compare the planned peak of each phase of the small shape with the most that was held."""
+    shape, word = given.scale.small, str(given.dtype).removeprefix("torch.")
+    for words in given.scale.plan:
+        settings = [f"device={given.device}", f"dtype={word}", *words.split()]
+        expected, found = memory.planned(shape, settings), memory.measured(shape, settings)
+        for phase, size in found.items():
+            values = {"ours": [size / 2**30], "planned": [expected[phase] / 2**30]}
+            yield Row(f"plan {shape} {words}, {phase}", values, "GiB")
+        common.free_memory()
 
 
 # ---- the head ----
@@ -202,6 +217,7 @@ PARTS: dict[str, tuple[Part, int]] = {  # the function and the most seconds it m
     "decode, small": (lambda given: gpu_decode.decode(given.scale.small, given), 75),
     "epoch": (epoch, 70),
     "training pass": (gpu_decode.training, 40),
+    "plan": (plan, 40),
     "head": (heads, 80),
     "decode, large": (lambda given: gpu_decode.decode(given.scale.large, given), 75),
     "quantised base": (gpu_decode.quantised, 50),

@@ -1,24 +1,26 @@
 """Planned and measured peak memory of each phase, on this CPU: python -m benchmarks.memory
 
 The measured peak is that of all live tensors' storage (benchmarks/live.py) of the functions that a run calls, with
-random weights. One optimizer step has been taken before, so that the optimizer's moments count.
+random weights. One optimizer step has been taken before, so that the optimizer's moments count. On CUDA, for
+benchmarks/gpu.py, it is that of torch's allocator, which counts libraries' workspaces and the graphs' memory too.
 """
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 import lora
+from benchmarks import sides
 from benchmarks.live import LiveStorage
-from benchmarks.sides import SHAPES, quantised
+from benchmarks.sides import SHAPES
 from models import choose_threads
 from models.checkpointing import checkpoint_blocks
 from models.config import parse_config
-from models.decoder import CausalLM
 from models.engine import Engine
+from models.kernels import kernels
 from models.sizes import sizes_of
 from models.weights import TINY
 from rl import config, full, peaks, program
@@ -53,31 +55,43 @@ def planned(name: str, words: list[str]) -> dict[str, int]:
 def settings(name: str, words: list[str]):
     """Return the settings of a run with these words; products=auto is decided once for the plan and the run."""
     cfg = config.parse(["algo=ppo", "epochs=2", "device=cpu", "lora.r=16", *words])
+    cfg = replace(cfg, batch_size=2 * cfg.micro_tokens // cfg.max_len)  # two micro-batches a step
     return peaks.settled(sizes_of(parse_config(raw_config(name))), cfg)
+
+
+class Allocated:
+    """The interface of LiveStorage for everything that torch allocates on CUDA."""
+
+    def __enter__(self):
+        self.before = torch.cuda.memory_allocated()
+        self.reset_peak()
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def reset_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
+
+    @property
+    def peak(self) -> int:
+        return torch.cuda.max_memory_allocated() - self.before
 
 
 def measured(name: str, words: list[str]) -> dict[str, int]:
     """Return the measured bytes of each phase but merge."""
     cfg, found = settings(name, words), {}
     torch.manual_seed(0)
-    with LiveStorage() as live:
-        with torch.device("meta"):
-            model = CausalLM(parse_config(raw_config(name)))
-        draw = lambda shape: torch.randn(shape).mul_(0.02).to(getattr(torch, cfg.dtype))  # noqa: E731
-        weights = {key: draw(p.shape) for key, p in model.named_parameters()}
-        model.load_state_dict(weights, strict=False, assign=True)
-        if model.config.tie_word_embeddings:
-            model.lm_head.weight = model.model.embed_tokens.weight
-        del weights
+    with LiveStorage() if cfg.device == "cpu" else Allocated() as live:
+        model = sides.random(raw_config(name), getattr(torch, cfg.dtype), cfg.device)
         if cfg.quant != "none":
-            quantised(model, cfg.quant)
-        model.eval()
+            sides.quantised(model, cfg.quant)
         if cfg.lora.r:
             lora.inject(model, r=cfg.lora.r, targets=cfg.lora.targets)
         else:
             full.train_all(model)
         live.reset_peak()
-        critic = Critic(model.config.hidden_size, cfg.ppo.critic_hidden)
+        critic = Critic(model.config.hidden_size, cfg.ppo.critic_hidden, cfg.device)
         state = TrainState(model, critic, make_optimizer(model, critic, cfg))
         if not cfg.lora.r and cfg.dtype != "float32":
             full.use_masters(state)
@@ -87,16 +101,17 @@ def measured(name: str, words: list[str]) -> dict[str, int]:
             checkpoint_blocks(model)
         batch = full_batch(cfg, model.config.vocab_size)
         optimizer_step(state, batch, config.algorithm_module("ppo"), cfg)
+        play(state, cfg)  # with the trial of the decode step, which a run makes at its start
         live.reset_peak()
         add_values(batch, model, critic, cfg.micro_tokens)
         found["values"] = live.peak
         live.reset_peak()
         optimizer_step(state, batch, config.algorithm_module("ppo"), cfg)
         found["update"] = live.peak
-        play(state, cfg)  # with the trial of the decode step, which a run makes at its start
         live.reset_peak()
         play(state, cfg)
         found["rollout"] = live.peak
+    kernels.keep_copies(True)  # drops the engine that is kept
     return found
 
 
@@ -104,7 +119,7 @@ def full_batch(cfg, vocabulary: int) -> Batch:
     """Return a batch of two micro-batches, so that the second is computed beside the first one's gradients: episodes
     of max_len tokens, of which all but the first are sampled."""
     episodes = []
-    for i in range(2 * cfg.micro_tokens // cfg.max_len):
+    for i in range(cfg.batch_size):
         ids = torch.randint(vocabulary, (cfg.max_len,)).tolist()
         turns = [Turn(1, len(ids), 1.0, "stop")]
         mask = [0] + [1] * (len(ids) - 1)
@@ -118,11 +133,12 @@ def full_batch(cfg, vocabulary: int) -> Batch:
 
 def play(state: TrainState, cfg) -> None:
     """Sample until every row of the cache is full."""
-    engine = Engine(state.model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(state.model))
+    version = lora.adapter_version(state.model)
+    engine = kernels.engine(Engine, state.model, cfg.rollout_batch_size, cfg.max_len, version)
     for i in range(cfg.rollout_batch_size):
         engine.feed(engine.open((0, i)), torch.randint(state.model.config.vocab_size, (cfg.max_len - 2,)).tolist())
-    for _ in engine.run(2, 1.0, frozenset()):
-        pass
+    for row in engine.run(2, 1.0, frozenset()):
+        engine.close(row.slot)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The formula of lora/fused.py for training in 16 bits: fewer launches, and an input that need not be kept.
+"""The formula of lora/fused.py for training in 16 bits on CUDA: fewer launches, an input that need not be kept.
 
 Factors are cast once for forward and backward, A x is kept, and gradients of factors are summed in float32.
 """

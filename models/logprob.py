@@ -78,6 +78,7 @@ def slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tensor
         if logits is None:
             logits = F.linear(hidden_ND.to(wide), weight_VD[start : start + SLAB].to(wide))
         yield start, logits if temperature == 1 else logits.div_(temperature)
+        del logits  # or the next slab's would be made beside them
 
 
 def normalize(logits_NV: torch.Tensor) -> tuple[torch.Tensor, ...]:

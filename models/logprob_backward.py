@@ -33,11 +33,12 @@ def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs: Callabl
             inside = ((word >= 0) & (word < grad.shape[1])).nonzero()[:, 0]
             grad[inside, word[inside]] += of_logp[inside, 0]
             grad = (grad / ctx.temperature).to(weight_VD.dtype)
+            padded = F.pad(grad, (0, 0, 0, len(logits) - len(grad)))  # as `slabs` pads
             if grad_hidden_ND is not None:
-                padded = F.pad(grad, (0, 0, 0, len(logits) - len(grad)))  # as `slabs` pads
                 grad_hidden_ND[rows] += slab_back(padded, weight_VD, start, size)[: len(grad)]
             if grad_weight_VD is not None:
                 grad_weight_VD[start : start + grad.shape[1]] += grad.mT @ hidden
+            del logits, logp, grad, padded  # or the next slab's would be made beside them
     return None if grad_hidden_ND is None else grad_hidden_ND.to(hidden_ND.dtype), grad_weight_VD
 
 

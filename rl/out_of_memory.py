@@ -13,6 +13,7 @@ import torch
 
 from models.kernels import kernels
 from rl.batch import micro_batches
+from rl.guard.memory import may_run_out
 from rl.records import Batch
 from rl.state import TrainState
 
@@ -53,10 +54,8 @@ def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, al
             f"out of memory in the update: again with micro_tokens={most}, the same gradient up to rounding", flush=True
         )
         state.micro_tokens = most
-        try:
+        with may_run_out():
             return accumulate(state, batch, algo, cfg)
-        except torch.OutOfMemoryError:
-            continue  # the tensors of the failed attempt are freed with the exception
 
 
 def free(state: TrainState) -> None:

@@ -21,6 +21,7 @@ from models.quant import layout
 from models.sizes import Sizes
 from rl.arguments import ArgumentError
 from rl.guard.fits import check_stored
+from rl.ranks import tree
 
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0}  # bytes of the optimizer's state for a trained weight
@@ -55,8 +56,11 @@ def phases(sizes: Sizes, cfg: Any) -> dict[str, int]:
     needs = {"load": loaded, "rollout": steady + rollout(sizes, cfg, held)}
     steady += staying(sizes, cfg, held)
     if cfg.algorithm.critic:
-        needs["values"] = steady + forward(sizes, cfg, held, rows(cfg))
-    needs["update"] = steady + 4 * train + max(update(sizes, cfg, held), optimizer_step(sizes, cfg))
+        critic = rows(cfg) * ((width(cfg) + 4) * sizes.D + 8 * cfg.algorithm.critic_hidden)
+        needs["values"] = steady + max(forward(sizes, cfg, held, rows(cfg)), critic)
+    needs["update"] = steady + max(
+        update(sizes, cfg, held, gradients(sizes, cfg)), 4 * train + optimizer_step(sizes, cfg)
+    )
     return {name: int(size) for name, size in needs.items()} | {"merge": merge(sizes)}
 
 
@@ -128,8 +132,8 @@ def kept(sizes: Sizes, cfg: Any, last: bool = False) -> float:
     """Return the bytes that a token keeps of a layer from its forward to its backward.
 
     On CUDA in 16 bits models/fast/train_block.py keeps half of what the plain code does, and the logarithms of
-    attention's sums. last: of the last layer, which is plain there too. On a CPU in 16 bits models/fast/lean_mlp.py
-    keeps an adapter's low-rank input in place of 2I numbers; where every weight trains, one I less than the plain code.
+    attention's sums. last: of the last layer, which is plain there too. On a CPU models/fast/lean_mlp.py keeps 2I
+    numbers less than the plain code.
     """
     s, w = sizes, width(cfg)
     if fused(sizes, cfg) and not last:
@@ -140,18 +144,12 @@ def kept(sizes: Sizes, cfg: Any, last: bool = False) -> float:
     if not cfg.lora.r:  # what the gradients of the norms' weights need
         norms += 2 * w * s.D + s.normed * w * (s.Q + s.K)
     wanted = w * (s.D + s.Q) if fused(s, cfg) else 0  # copies of the rows that the last layer goes on with
-    inner = 4 * s.I
-    if lean(cfg):
-        inner = 3 * s.I if not cfg.lora.r else 2 * s.I + padded(cfg.lora.r) * ((s.D, s.I) in adapted(s, cfg))
+    inner = (2 if cfg.device == "cpu" else 4) * s.I
     return norms + head_norms + 3 * w * s.Q + 2 * w * s.K + w * inner + 4 * s.H + wanted
 
 
 def fused(sizes: Sizes, cfg: Any) -> bool:
     return cfg.device == "cuda" and cfg.dtype != "float32" and not cfg.exact and cfg.lora.r > 0 and sizes.silu
-
-
-def lean(cfg: Any) -> bool:
-    return cfg.device == "cpu" and cfg.dtype != "float32"
 
 
 def padded(count: int) -> int:
@@ -163,23 +161,39 @@ def rows(cfg: Any) -> int:
     return padded(max(cfg.micro_tokens, cfg.max_len))
 
 
-def update(sizes: Sizes, cfg: Any, held: Any) -> float:
-    """Return the bytes of the largest forward and backward, without weights and gradients.
+def gradients(sizes: Sizes, cfg: Any) -> tuple[int, int]:
+    """Return the bytes of the sums of gradients that a micro-batch begins beside, at most, and of those that all blocks
+    then add to them."""
+    train, blocks = trained_weights(sizes, cfg), sizes.block_weights
+    if cfg.lora.r:
+        blocks = sum(cfg.lora.r * (outputs + inputs) for outputs, inputs in adapted(sizes, cfg))
+    pieces = -(-cfg.batch_size * cfg.max_len // rows(cfg))
+    if cfg.reduce == "fast" or tree.adds_in_place(4 * train, cfg.device != "cpu"):
+        return (4 * train, 0) if pieces > 1 else (0, 4 * blocks)
+    return 4 * train * tree.most_held(pieces), 4 * blocks * (pieces <= tree.SHARES)
 
-    The peak is in the head, beside what all layers keep, or in the backward of an MLP. With checkpointing a layer that
-    is computed again is beside what all layers keep; the last layer keeps the most.
+
+def update(sizes: Sizes, cfg: Any, held: Any, gradients: tuple[int, int] = (0, 0)) -> float:
+    """Return the bytes of the largest forward and backward, without weights, beside these gradients.
+
+    The peak is in the head, beside what all layers keep, or in the backward of an MLP: the last layer's, which keeps
+    the most, or the first layer's, beside the gradients of the others. With checkpointing that layer is computed again.
     """
     N, s, w = rows(cfg), sizes, width(cfg)
+    before, of_blocks = gradients
     of_a_layer, of_the_last = N * kept(s, cfg), N * kept(s, cfg, last=True)
     if fused(s, cfg):  # and the factors, cast once for forward and backward
         of_a_layer += w * padded(cfg.lora.r) * sum(outputs + inputs for outputs, inputs in adapted(s, cfg)) / s.L
-    inputs = N * s.L * w * s.D if cfg.checkpoint == "block" else (s.L - 1) * of_a_layer + of_the_last
-    inputs += 0 if cfg.lora.r else w * s.V * s.D  # the head's gradient, which a tied embedding's is added to
+    again = cfg.checkpoint == "block"
+    inputs = N * s.L * w * s.D if again else (s.L - 1) * of_a_layer + of_the_last
+    before += 0 if cfg.lora.r else w * s.V * s.D  # the head's gradient, which a tied embedding's is added to
     head = N * (3 * w + 4) * s.D + held.head
     backward = N * w * (s.I + 2 * s.D) + max(N * w * s.I, held.dequantised)  # of the MLP's down_proj
-    if lean(cfg):  # act(gate) * up in the forward, and its factors and their gradients in the backward
+    if cfg.device == "cpu":  # act(gate) * up in the forward, and its factors and their gradients in the backward
         backward = N * w * (2 * s.I + 2 * s.D) + max(2 * N * w * s.I, held.dequantised)
-    return inputs + max(head, backward + (of_the_last if cfg.checkpoint == "block" else 0))
+    last = inputs + backward + (of_the_last if again else 0)
+    first = of_blocks * (s.L - 1) / s.L + of_a_layer + backward + (N * w * s.D if again else 0)
+    return before + max(inputs + head, last, first)
 
 
 def forward(sizes: Sizes, cfg: Any, held: Any, tokens: int) -> float:
@@ -193,9 +207,9 @@ def rollout(sizes: Sizes, cfg: Any, held: Any) -> float:
     """Return the bytes of the cache when every row is full, and of a prefill or a step beside it."""
     s, on_cpu = sizes, cfg.device == "cpu"
     batch = cfg.rollout_batch_size if on_cpu else padded(cfg.rollout_batch_size)
-    step = padded(batch) * s.V * (20 if on_cpu else 4) + (held.stacks if on_cpu else 0)
+    step = padded(batch) * s.V * (20 if on_cpu else 4) + held.slab
     prefill = forward(s, cfg, held, min(PREFILL_TOKENS, batch * cfg.max_len))
-    return cache(s, cfg) + (0 if on_cpu else held.stacks) + max(prefill, step + held.slab)
+    return cache(s, cfg) + held.stacks + max(prefill, step)  # short prompts take the step's copies too
 
 
 def cache(sizes: Sizes, cfg: Any) -> int:

@@ -2,7 +2,6 @@
 
 import math
 from collections import defaultdict
-from contextlib import suppress
 from types import ModuleType
 
 import torch
@@ -15,7 +14,7 @@ from rl.batch import forward, micro_batches, optimizer_steps
 from rl.config import Common
 from rl.core import learning_rate_factor
 from rl.critic import Critic
-from rl.guard import signals
+from rl.guard import memory, signals
 from rl.look.episodes import note_entropies
 from rl.ranks import tree
 from rl.records import Batch
@@ -80,7 +79,7 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
         from rl.groups import drop_zero_advantage
 
         batch = drop_zero_advantage(batch)
-    with suppress(torch.OutOfMemoryError):
+    with memory.may_run_out():
         found = accumulate(state, batch, algo, cfg)
     if found is None:
         from rl.out_of_memory import accumulate_smaller

@@ -21,6 +21,7 @@ from models.sizes import sizes_of
 from rl import peaks, update
 from rl import rollout as rollouts
 from rl.config import parse, resolve
+from rl.ranks import tree
 
 EACH_TRIAL = True
 
@@ -354,6 +355,18 @@ def test_an_epoch_stays_on_the_device(words, learning, device, monkeypatch, tmp_
     assert most(score, "waits") == 19
     [forward], [step] = forwards, steps
     assert (forward.kernels, len(forward.waits), len(step.waits)) == learning
+
+
+def test_a_single_gpu_adds_gradients_in_place(device):
+    """Bits that do not depend on the number of ranks are a CPU's; a tree would hold four gradients at once."""
+    p, kept = torch.nn.Parameter(torch.zeros(3, device="cuda")), []
+
+    def work(number: int, _piece) -> None:
+        kept.append(p.grad is not None)
+        (p * number).sum().backward()
+
+    tree.accumulate(work, range(3), [p])
+    assert kept == [False, True, True] and p.grad.tolist() == [3, 3, 3]
 
 
 @pytest.mark.full

@@ -46,6 +46,7 @@ GPU_ROWS = {  # a row of each part
     "decode, small": "decode quarter, 3 rows, context 70",
     "epoch": "train.py algo=ppo quarter, update",
     "training pass": "training pass quarter, 24 tokens",
+    "plan": "plan quarter micro_tokens=48 max_len=24 rollout_batch_size=2, update",
     "head": "a head, with the entropy's gradient",
     "decode, large": "decode quarter, 1 rows, context 20",
     "prefill": "prefill quarter, 40 tokens and the first sampled",
@@ -64,7 +65,9 @@ ON_THE_DEVICE = [name for name in GPU_ROWS if name != "epoch" and name not in te
 FULL = pytest.mark.full
 
 
-@pytest.mark.parametrize("name", [pytest.param(x, marks=[FULL] * (x in (*ON_THE_DEVICE, "epoch"))) for x in GPU_ROWS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[FULL] * (x in (*ON_THE_DEVICE, "epoch", "plan"))) for x in GPU_ROWS]
+)
 def test_every_gpu_part_runs_on_a_cpu(name, monkeypatch):
     """Without peers, whose own benchmarks run above. The quick tests run the others on the emulated device."""
     monkeypatch.setattr(common, "absent", lambda *packages: list(packages))

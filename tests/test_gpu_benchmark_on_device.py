@@ -25,6 +25,7 @@ SCALE = replace(
 
 ELSEWHERE = ("tests", "text", "epoch")  # in processes of their own, or nothing without peers
 LONG = (
+    "plan",
     "head",
     "attention",
     "decode, large",

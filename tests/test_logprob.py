@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.live import LiveStorage
 from models import logprob
 from models.logprob import token_logprobs
 
@@ -186,6 +187,21 @@ def test_all_logits_are_never_in_memory(monkeypatch, trainable_head):
         logprobs, entropy = token_logprobs(hidden, weight, targets, entropy_grad=True)
         (logprobs + entropy).sum().backward()
     assert largest.elements == 400 * (V if head is logprob else 100) < N * V
+
+
+@pytest.mark.skipif(head is logprob, reason="models/fast makes a slab at a time")
+@pytest.mark.parametrize("entropy_grad", [False, True])
+def test_a_slabs_logits_go_before_the_next_ones_come(entropy_grad, monkeypatch):
+    monkeypatch.setattr(logprob, "SLAB", 1024)
+    peaks = []
+    for V in (1024, 4096):
+        hidden, weight, targets = problem(256, V, D=8, dtype=torch.float32)
+        hidden.requires_grad_()
+        with LiveStorage() as live:
+            logprobs, entropy = token_logprobs(hidden, weight, targets, entropy_grad=entropy_grad)
+            (logprobs + entropy.detach()).sum().backward()
+        peaks.append(live.peak)
+    assert peaks[1] < 1.2 * peaks[0] and peaks[0] > 2 * 4 * 256 * 1024, "copies of the weights count too"
 
 
 def test_nothing_is_written_into_the_arguments():

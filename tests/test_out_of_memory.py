@@ -11,10 +11,12 @@ from rl import update
 from rl.batch import make_batch
 from rl.config import algorithm_module
 
+CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.5 GiB."
 
-def gradients(monkeypatch, fits: int, **keys):
+
+def gradients(monkeypatch, fits: int, error: Exception | None = None, **keys):
     """Return the gradient, the metrics and the sizes of the micro-batches of a step on a device that holds `fits`
-    tokens at once."""
+    tokens at once, and raises `error` for more."""
     state, cfg = make_state("grpo", episodes=16, **keys)
     batch = make_batch(play(state, cfg, 0))
     batch.advantages_N = torch.linspace(-1, 1, len(batch.episode_N))
@@ -26,7 +28,7 @@ def gradients(monkeypatch, fits: int, **keys):
         result = forward(micro, model, *rest)
         if tokens > fits:
             result.logprobs_N.sum().backward()  # an attempt that dies in its backward leaves gradients behind
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            raise error or torch.OutOfMemoryError(CUDA)
         sizes.append(tokens)
         return result
 
@@ -52,6 +54,27 @@ def test_smaller_micro_batches_have_the_same_gradient(monkeypatch, capsys):
         torch.testing.assert_close(found[name], grad, atol=1e-6 * float(grad.abs().max()), rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Triton Error [CUDA]: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA driver error: out of memory",
+    ],
+)
+def test_drivers_and_libraries_without_memory_halve_it_too(line, monkeypatch):
+    """Their own allocations fail where torch's allocator holds the rest."""
+    _, _, sizes, state = gradients(monkeypatch, 25, RuntimeError(line), micro_tokens=96)
+    assert sizes == [24] * 4 and state.micro_tokens == 24
+
+
+def test_other_errors_of_an_update_are_raised(monkeypatch):
+    for line in ("CUDA error: an illegal memory access was encountered", "DefaultCPUAllocator: can't allocate memory"):
+        with pytest.raises(RuntimeError, match=line):
+            gradients(monkeypatch, 25, RuntimeError(line), micro_tokens=96)
+        monkeypatch.undo()
+
+
 def test_an_episode_longer_than_micro_tokens_still_trains(monkeypatch):
     found, _, sizes, _ = gradients(monkeypatch, 99, micro_tokens=1)
     assert sizes == [6] * 16
@@ -70,7 +93,6 @@ def test_advice_where_a_single_episode_does_not_fit(monkeypatch):
 
 TRAIN = ["train.py", "algo=ppo", "episodes=8", "batch_size=8", "lora.r=4", "max_new_tokens=4", "textcraft.max_turns=1"]
 TRAIN.append("micro_tokens=8192")
-CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.5 GiB."
 
 
 def run_out(*_words, **_keys):

@@ -34,6 +34,7 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
         ("tiny", [*MANY, "products=mkl"]),
         pytest.param("tiny", [*MANY, "products=mkl", "checkpoint=block"], marks=pytest.mark.full),
         ("tiny", [*TINY, "products=plain", "checkpoint=block", "lora.r=0"]),
+        ("tiny", [*TINY, "products=plain", "checkpoint=block", "lora.r=256"]),
         pytest.param("0.5b", [*LARGER, "products=plain"], marks=pytest.mark.full),
         pytest.param("0.5b", [*LARGER, "products=mkl"], marks=pytest.mark.full),
         pytest.param("0.5b", [*LARGER, "quant=int8"], marks=pytest.mark.full),
@@ -133,7 +134,8 @@ def test_without_models_fast_there_is_no_plan(monkeypatch, folder):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["plan=true", "lora.targets=q_prj"], "no linear layer of"),
+        (["plan=true", "lora.targets=q_prj"], "no linear layer is named q_prj; did you mean q_proj?"),
+        (["plan=true", "max_len=40000"], "max_len=40000 is more than the model's max_position_embeddings, 32768"),
         (["plan=nonsense"], "plan=nonsense is neither true nor a size such as 24GiB"),
         (["plan=0GiB"], "plan=0GiB is neither true nor a size such as 24GiB"),
         (["plan=3GiB"], "plan=3GiB is too small for "),

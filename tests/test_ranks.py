@@ -19,6 +19,7 @@ import torch
 from conftest import run_program
 
 import train
+from benchmarks.live import LiveStorage
 from rl import ranks
 from rl.arguments import ArgumentError
 from rl.config import parse
@@ -162,6 +163,21 @@ def test_masks_fork_the_generator_of_one_gpu_alone(monkeypatch):
         with tree.same_masks(dropout, (0, 0, 0), torch.device("cuda:3")):
             pass
     assert asked == [torch.device("cuda:3")] * 2
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 5, 8, 11])
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_step_holds_as_many_sums_of_gradients_as_are_planned(pieces, fast):
+    p, held = torch.nn.Parameter(torch.zeros(1000)), []
+
+    def work(number: int, _piece) -> None:
+        held.append(live.live // 4000)
+        (p * number).sum().backward()
+
+    with LiveStorage() as live:
+        tree.accumulate(work, range(pieces), [p], fast)
+    assert max(held) == (pieces > 1 if fast else tree.most_held(pieces))
+    assert p.grad.unique().tolist() == [sum(range(pieces))]
 
 
 def test_the_tree_adds_as_one_rank_whichever_ranks_hold_the_parts():

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from models.fast import cpu_step, cuda_graph, fused_step, head, packed, process, quant
+from models.linear import ROW_MULTIPLE
 from models.logprob import SLAB
 from models.quant import BLOCK
 from models.sizes import Sizes
@@ -76,9 +77,11 @@ def _bytes_of_copy(dtype: torch.dtype, products: str) -> int:
 
 def stacks(sizes: Sizes, device: str, dtype: torch.dtype, kind: str, rank: int, card: int) -> int:
     """Return the bytes that the decode step copies: the blocks' weights, if cpu_step.py or cuda_graph.py would,
-    and on CUDA the adapters' factors, as if every layer had one."""
+    and the adapters' factors, as if every layer had one."""
     if device == "cpu":
-        stacked, rank = kind == "none" and dtype == torch.float32 and sizes.weights < cpu_step.SMALL, 0
+        made = kind == "none" and dtype == torch.float32
+        stacked = made and sizes.weights < cpu_step.SMALL
+        rank = made * -(-rank // ROW_MULTIPLE) * ROW_MULTIPLE
     else:
         stacked = kind == "none" and sizes.weights * dtype.itemsize <= cuda_graph.STACKED_SHARE * card
         rank = fused_step.padded_rank(rank)

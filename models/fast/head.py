@@ -77,6 +77,7 @@ def _row_statistics(hidden_ND, weight_VD, targets_N, temperature, want_others: b
         if want_others:
             probs[inside, word] = 0
             means.append(_slab_back(probs, weight_VD, start).to(slab_log.dtype))
+        del logits, probs  # or the next slab's would be made beside them
         if log is None:
             log, merged = slab_log, means
             continue

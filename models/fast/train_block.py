@@ -1,4 +1,4 @@
-"""A block's forward for training in 16 bits: on a CPU lean_mlp.py's, on CUDA fewer launches and half the memory.
+"""A block's forward for training: on a CPU lean_mlp.py's, on CUDA in 16 bits fewer launches and half the memory.
 
 Between the products stand the functions of triton/block.py. Inputs of products that are cheap to compute from what is
 kept anyway, the normed rows and silu(gate) * up, are computed again in the backward. A token then keeps 4D + 4Dq + 4Dkv

@@ -101,6 +101,11 @@ def check_training(cfg: Any) -> None:
         from rl import full
 
         full.check(cfg)
+    if cfg.resume_from and not cfg.resume:  # a resumed run has a copy
+        check_adapter(cfg.resume_from)
+    from rl.guard import fits
+
+    fits.check(cfg, training=True)
     if cfg.plan:
         if cfg.shard != "ddp":
             raise ArgumentError(
@@ -109,11 +114,6 @@ def check_training(cfg: Any) -> None:
         from rl import plan
 
         plan.print_and_exit(cfg)
-    if cfg.resume_from and not cfg.resume:  # a resumed run has a copy
-        check_adapter(cfg.resume_from)
-    from rl.guard import fits
-
-    fits.check(cfg, training=True)
 
 
 def check_adapter(folder: str) -> None:

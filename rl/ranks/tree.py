@@ -16,6 +16,7 @@ from torch import Tensor
 
 from models.random import fold_all
 from rl import ranks
+from rl.guard.memory import may_run_out
 from rl.ranks import pace
 
 SHARES = 8  # parts of a step, and so the most ranks that give the same bits as one; a power of two
@@ -36,7 +37,8 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
     Return the results in the order of the pieces, and leave the sum of the gradients on every rank.
 
     fast: add gradients as they come, and those of the ranks by an all-reduce. It needs no copies of gradients and sends
-    less, but numbers of ranks differ by rounding. Gradients of more than LARGE bytes are added so in any case.
+    less, but numbers of ranks differ by rounding. Gradients of more than LARGE bytes are added so in any case, and
+    those of a single GPU, of which no bits are promised.
     Raises torch.OutOfMemoryError on every rank if it is raised on one.
     """
     pieces, (rank, world), shards = list(pieces), (ranks.here.rank, ranks.here.world), ranks.here.shards
@@ -44,7 +46,9 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
         from rl.ranks.shard import replicated
 
         parameters = replicated(parameters)  # the others have been reduced by their own backward
-    fast = fast or sum(4 * p.numel() for p in parameters) > LARGE
+    fast = fast or adds_in_place(
+        sum(4 * p.numel() for p in parameters), world == 1 and any(p.is_cuda for p in parameters)
+    )
     parts = world if fast else max(SHARES, 1 << (world - 1).bit_length())
 
     def taken(rank: int) -> list[range]:
@@ -78,6 +82,17 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
     return results
 
 
+def adds_in_place(size: int, one_gpu: bool) -> bool:
+    """Return whether gradients of so many bytes are added as they come, whatever reduce= is."""
+    return size > LARGE or one_gpu
+
+
+def most_held(pieces: int) -> int:
+    """Return the most sums of gradients that one rank holds when it begins with a piece, if it adds in a tree: of the
+    parts before, and of the same part if that has several pieces."""
+    return (min(pieces, SHARES) - 1).bit_length() + (pieces > SHARES)
+
+
 @contextmanager
 def same_masks(dropout: float, key: tuple[int, int, int], device: torch.device) -> Iterator[None]:
     """Context in which dropout draws the masks of `key` on any rank. Afterwards torch's generators are as they were:
@@ -92,11 +107,10 @@ def same_masks(dropout: float, key: tuple[int, int, int], device: torch.device) 
 
 def _unless_out_of_memory(own: Callable, nodes: list[Node]) -> list | None:
     """Return the results of `own`, with its nodes in `nodes`; None if memory runs out."""
-    try:
+    with may_run_out():
         results, nodes[:] = own()
-    except torch.OutOfMemoryError:
-        return None
-    return results
+        return results
+    return None
 
 
 def push(nodes: list[Node], node: Node) -> None:
