@@ -195,6 +195,7 @@ def program_row(words: str) -> Callable[[], None]:
     import tempfile
 
     chosen = [] if PRODUCTS == "auto" else [f"products={PRODUCTS}"]
+    chosen += ["ranks=1"] * Path("rl/ranks").is_dir()  # older versions have one process in any case
 
     def run():
         with tempfile.TemporaryDirectory() as folder:

@@ -639,6 +639,7 @@ def test_versions_compare_the_two_kinds_of_product(monkeypatch, capsys):
         monkeypatch.setattr(versions, "PRODUCTS", kind)
         versions.program_row("algo=grpo")()
     assert "products=plain" in commands[0] and not any("products" in word for word in commands[1])
+    assert all("ranks=1" in command for command in commands), "an older version has one process"
 
 
 def test_a_folder_is_no_file_for_results(tmp_path, capsys):
