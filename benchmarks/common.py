@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves
 from models.fast import process
 from rl import program
 from rl.arguments import Positive
-from rl.out_of_memory import is_out_of_memory
+from rl.guard.memory import is_out_of_memory
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 ENOUGH = 3  # measured repeats of a row that takes long

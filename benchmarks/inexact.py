@@ -19,7 +19,7 @@ from models.attention import attend as exact_attend
 from models.attention import masked
 from models.decoder import CausalLM
 from models.fast.cpu_step import CPUStep
-from models.kernels import kernels
+from models.kernels import kernels, nothing_faster
 
 GROWTH = 64  # tokens that a cache has room for at first; the room doubles
 
@@ -78,6 +78,11 @@ class View:
         keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
         keys[self.index, :, self.places_BT] = k_BKTE.transpose(1, 2)
         values[self.index, :, self.places_BT] = v_BKTE.transpose(1, 2)
+        return self.all()
+
+    def all(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the layer's keys [B, K, E, L] and values [B, K, L, E]."""
+        keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
         return keys[self.read, :, : self.length].mT, values[self.read, :, : self.length]
 
 
@@ -91,13 +96,18 @@ class InexactStep(CPUStep):
         keys_L, queries = torch.arange(view.length), positions_B[:, None, None]  # queries: [B, 1, 1]
         masks = {window: ~masked(keys_L, queries, window) for window in set(cfg.windows)}  # [B, 1, 1, L]
 
-        def attend(i, qk_BHE, v_BKE, out_BHE):
-            k_BKEL, v_BKLE = view.layer(i).extend(qk_BHE[:, H:, None], v_BKE[:, :, None])
-            q_BKGE = qk_BHE[:, :H].unflatten(1, (K, H // K))
+        def attention(i, q_BHE, out_BHE):
+            q_BKGE = q_BHE.unflatten(1, (K, H // K))
+            k_BKEL, v_BKLE = view.layer(i).all()
             attended = F.scaled_dot_product_attention(q_BKGE, k_BKEL.mT, v_BKLE, attn_mask=masks[cfg.windows[i]])
             out_BHE.copy_(attended.flatten(1, 2))
 
-        return self.hidden(ids_B, positions_B, attend)
+        attention.write = lambda i, k_BKE, v_BKE: view.layer(i).extend(k_BKE[:, :, None], v_BKE[:, :, None])
+        return self.hidden(ids_B, positions_B, attention)
+
+    def prefill(self, *_) -> bool:
+        """Leave prefills to the decoder."""
+        return False
 
 
 def unblocked(x_BKTE: torch.Tensor) -> torch.Tensor:
@@ -112,7 +122,7 @@ def everywhere(stacked: bool) -> Iterator[None]:
     with (
         patch.multiple(models.decoder, attend=attend, in_blocks=unblocked),
         patch.object(models.engine, "KVCache", Cache),
-        patch.object(kernels, "decode_step", step),
+        patch.multiple(kernels, decode_step=step, share_prefix=nothing_faster, copy_prefixes=nothing_faster),
     ):
         yield
 

@@ -13,7 +13,7 @@ import torch
 
 from models.kernels import kernels
 from rl.batch import micro_batches
-from rl.guard.memory import may_run_out
+from rl.guard.memory import is_out_of_memory, may_run_out
 from rl.records import Batch
 from rl.state import TrainState
 
@@ -106,12 +106,6 @@ def explained(error: Exception, cfg: Any = None, needs: str = "") -> str:
     ways = advice(cfg, phase) if cfg else needs
     said = [f"out of memory{phase and f' in {phase}'}{size}", ways, *getattr(error, "__notes__", [])]
     return "; ".join(filter(None, said))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocator of torch, Python, the CUDA driver or one of its libraries failed."""
-    words = ("out of memory", "can't allocate memory", "alloc_failed")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error).lower() for word in words)
 
 
 def phase_of(error: BaseException) -> str:

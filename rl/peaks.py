@@ -21,7 +21,7 @@ from models.quant import layout
 from models.sizes import Sizes
 from rl.arguments import ArgumentError
 from rl.guard.fits import check_stored
-from rl.ranks import tree
+from rl.guard.sums import SHARES, adds_in_place, most_held
 
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0}  # bytes of the optimizer's state for a trained weight
@@ -168,9 +168,9 @@ def gradients(sizes: Sizes, cfg: Any) -> tuple[int, int]:
     if cfg.lora.r:
         blocks = sum(cfg.lora.r * (outputs + inputs) for outputs, inputs in adapted(sizes, cfg))
     pieces = -(-cfg.batch_size * cfg.max_len // rows(cfg))
-    if cfg.reduce == "fast" or tree.adds_in_place(4 * train, cfg.device != "cpu"):
+    if cfg.reduce == "fast" or adds_in_place(4 * train, cfg.device != "cpu"):
         return (4 * train, 0) if pieces > 1 else (0, 4 * blocks)
-    return 4 * train * tree.most_held(pieces), 4 * blocks * (pieces <= tree.SHARES)
+    return 4 * train * most_held(pieces), 4 * blocks * (pieces <= SHARES)
 
 
 def update(sizes: Sizes, cfg: Any, held: Any, gradients: tuple[int, int] = (0, 0)) -> float:

@@ -208,7 +208,7 @@ def test_a_difference_withdraws_the_claim_of_equal_bits(tmp_path, capsys):
     resumed.state.exact = "yes"
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "tasks": [], "exact": epoch.state.exact}) + "\n")
+    (folder / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "tasks": "00", "exact": epoch.state.exact}) + "\n")
     resumed.state.watch.begin(resumed.state, resumed.tokenizer, resumed.cfg, folder)
     assert resumed.state.exact == epoch.state.exact, "a resumed run does not claim it again"
 

@@ -13,7 +13,11 @@ def may_run_out() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        from rl.out_of_memory import is_out_of_memory
-
         if not isinstance(error, torch.OutOfMemoryError) and not ("CUDA" in str(error) and is_out_of_memory(error)):
             raise
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an allocator of torch, Python, the CUDA driver or one of its libraries failed."""
+    words = ("out of memory", "can't allocate memory", "alloc_failed")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error).lower() for word in words)

@@ -17,10 +17,8 @@ from torch import Tensor
 from models.random import fold_all
 from rl import ranks
 from rl.guard.memory import may_run_out
+from rl.guard.sums import SHARES, adds_in_place
 from rl.ranks import pace
-
-SHARES = 8  # parts of a step, and so the most ranks that give the same bits as one; a power of two
-LARGE = 2**30  # bytes
 
 
 @dataclass
@@ -80,17 +78,6 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
     for p, grad in zip(parameters, nodes[0].grads, strict=True):
         p.grad = grad
     return results
-
-
-def adds_in_place(size: int, one_gpu: bool) -> bool:
-    """Return whether gradients of so many bytes are added as they come, whatever reduce= is."""
-    return size > LARGE or one_gpu
-
-
-def most_held(pieces: int) -> int:
-    """Return the most sums of gradients that one rank holds when it begins with a piece, if it adds in a tree: of the
-    parts before, and of the same part if that has several pieces."""
-    return (min(pieces, SHARES) - 1).bit_length() + (pieces > SHARES)
 
 
 @contextmanager

@@ -111,7 +111,7 @@ class Rows(Engine):
         del self.kept[slot]
         state = self._slots[slot]
         request.reused = state.length = min(shared, len(request.ids) - 1)
-        state.pending = []
+        state.ids, state.pending = request.ids[: state.length], []
         self.feed(slot, request.ids[state.length :])
         return slot
 
