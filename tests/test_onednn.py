@@ -1,6 +1,7 @@
 """Products with frozen weights: copies in a library's layout, oneDNN's switch, and products in place on a GPU."""
 
 import gc
+import threading
 
 import pytest
 import torch
@@ -56,6 +57,27 @@ class Called(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.names.append(function.name())
         return function(*args, **(kwargs or {}))
+
+
+def test_the_switch_is_off_when_the_contexts_of_all_threads_have_ended(monkeypatch):
+    """A server's thread and its client's may both sample: the second may begin before the first ends."""
+    monkeypatch.setattr(onednn, "multiplies_float32", lambda: True)
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    began, ended = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with onednn.batch_matmul(1, 1):
+            began.set()
+            assert ended.wait(10)
+
+    thread = threading.Thread(target=other)
+    with onednn.batch_matmul(1, 1):
+        thread.start()
+        assert began.wait(10)
+    assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+    ended.set()
+    thread.join()
+    assert torch.backends.mkldnn.matmul.fp32_precision == before != "bf16"
 
 
 PARTS = [slice(*ends) for ends in ((0, 1), (1, 3), (5, 12), (0, 16), (5, 37), (0, 128), (97, 130), (0, 600))]

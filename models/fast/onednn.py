@@ -5,12 +5,14 @@ Frozen weights have copies in a library's own layout instead (packed.py).
 
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from threading import Lock
 
 import torch
 
 from models.fast import packed
 
 least_batch = 64  # from how many small products at once oneDNN is faster than MKL; process.py sets it
+_lock, _within, _before = Lock(), 0, ""  # of `_switch`: how many contexts are open, in all threads; torch's own setting
 
 
 @contextmanager
@@ -29,13 +31,21 @@ def batch_matmul(count: int, blocks: int):
 
 @contextmanager
 def _switch():
-    """Within this context torch multiplies float32 matrices by oneDNN. Switches the whole process."""
-    before = torch.backends.mkldnn.matmul.fp32_precision
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    """Within this context torch multiplies float32 matrices by oneDNN. Switches the whole process: the last context to
+    end, of any thread, restores what was before the first."""
+    global _within, _before
+    matmul = torch.backends.mkldnn.matmul
+    with _lock:
+        _within += 1
+        if _within == 1:
+            _before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
     try:
         yield
     finally:
-        torch.backends.mkldnn.matmul.fp32_precision = before
+        with _lock:
+            _within -= 1
+            if not _within:
+                matmul.fp32_precision = _before
 
 
 @cache
