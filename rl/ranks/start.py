@@ -5,6 +5,7 @@ passes signals on, and ends them all when one dies. Their heartbeat (heartbeat.p
 """
 
 import ctypes
+import gc
 import hashlib
 import json
 import os
@@ -184,9 +185,15 @@ def run_as_rank(main: Callable[[Any], None], cfg: Any) -> None:
         raise
     finally:
         beating.stop()
-        # A process that ends with gloo's threads running may abort. NCCL's would wait for ranks that have failed.
-        if sys.exc_info()[0] is None or cfg.device != "cuda":
-            torch.distributed.destroy_process_group()
+        if sys.exc_info()[0] is None or cfg.device != "cuda":  # NCCL's threads would wait for ranks that have failed
+            leave()
+
+
+def leave() -> None:
+    """End gloo's threads: a process that ends while they run may abort. A model with shares has groups of its own."""
+    ranks.here.shards = None
+    gc.collect()
+    torch.distributed.destroy_process_group()
 
 
 def call(main: Callable[[Any], None], cfg: Any) -> None:
