@@ -30,6 +30,8 @@ STRENGTH |= {"|": 7, "&": 8, "<<": 9, ">>": 9, "^": 12, "DIV": 11, "MOD": 11} | 
 SAME = {"||": "OR", "&&": "AND", "MOD": "%", "!=": "<>"}
 CASTS = ("SIGNED", "UNSIGNED", "CHAR", "DECIMAL", "DATE", "DATETIME", "TIME", "DOUBLE", "FLOAT", "JSON")
 NEW_ROW = "new row~"  # alias of the row that INSERT ... ON DUPLICATE KEY UPDATE could not add
+PREDICATES = ("IS", "NOT", "IN", "LIKE", "REGEXP", "RLIKE", "BETWEEN")  # what begins one after an expression
+PREFIXES = ("NOT", "!", "-", "+", "~")
 MAX_DEPTH = 60  # of expressions and queries in one another; SQLite's parser has a stack of 100
 
 
@@ -139,6 +141,8 @@ class Grammar:
 
     def predicate(self, left: tuple) -> tuple | None:
         """Read IS, IN, LIKE, REGEXP or BETWEEN after an expression; None if none of them follows."""
+        if not self.sees(*PREDICATES):
+            return None
         if self.accept("IS"):
             negated = self.accept("NOT")
             for what in ("NULL", "TRUE", "FALSE"):
@@ -165,6 +169,8 @@ class Grammar:
         return None
 
     def unary(self, least: int) -> tuple:
+        if not self.sees(*PREFIXES):
+            return self.primary()
         if least <= 4 and self.accept("NOT"):
             return "not", self.expression(4)
         if self.accept("!"):
@@ -243,9 +249,10 @@ class Grammar:
 
     def extracted(self, column: tuple) -> tuple:
         """Read -> or ->> and a path after a column, if one follows."""
-        sign = next((sign for sign in ("->", "->>") if self.accept(sign)), None)
-        if sign is None:
+        if not self.sees("->", "->>"):
             return column
+        sign = self.tokens[self.at][1]
+        self.at += 1
         if self.tokens[self.at][0] != "text":
             raise self.error()
         found = ("call", "JSON_EXTRACT", [column, self.primary()], False, [], ",")
