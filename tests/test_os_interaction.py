@@ -302,6 +302,15 @@ def test_real_script_ends_at_its_time_limit():
     machine.close()
 
 
+def test_real_scripts_begin_with_the_usual_signals():
+    """Python ignores SIGPIPE and SIGXFSZ, which its programs inherit: `yes | head -1` ended in an error message."""
+    if why := real_machine():
+        pytest.skip(why)
+    machine = machine_module.RealMachine()
+    assert machine.run("trap -p; yes | head -1; echo ${PIPESTATUS[@]}")["output"] == "y\n141 0\n"
+    machine.close()
+
+
 HOLD = "(head -c 1400000000 /dev/zero | tail -c 1400000000 | sleep 60)"  # tail keeps all of it
 BOMBS = ["f() { f | f & }; f; sleep 60", "(sleep 0.2; f() { f | f & }; f) & echo a", f"{HOLD} & {HOLD} & echo a"]
 BOMBS = [pytest.param(script, marks=pytest.mark.full) for script in BOMBS]
