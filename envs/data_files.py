@@ -1,6 +1,7 @@
 """Read data files of strangers: their size and the number of their values are bounded."""
 
 import json
+from ast import literal_eval
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,6 +43,18 @@ def whole(value: Any, text: str) -> Any:
     except UnicodeEncodeError:
         raise ValueError("half a surrogate pair in a string") from None
     return value
+
+
+def plain_entry(entry: dict, nested: tuple[str, ...]) -> dict:
+    """Return an entry whose nested fields are values: rows of Hugging Face hold them as Python's repr.
+
+    Raise TypeError for a text that is no Python value.
+    """
+    texts = {name: entry[name] for name in nested if isinstance(entry.get(name), str)}
+    try:
+        return entry | {name: literal_eval(text) for name, text in texts.items()}
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise TypeError(f"a field of {', '.join(texts)} is no Python value: {str(error)[:80]}") from None
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:

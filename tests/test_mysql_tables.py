@@ -116,6 +116,11 @@ EFFECTS = [
     (KEYED, "SELECT * FROM t", [(1, 10), (2, 20)]),
     (f"{KEYED}; REPLACE INTO t VALUES (1, 5)", "SELECT * FROM t", [(1, 5), (2, 20)]),
     (f"{KEYED}; INSERT IGNORE INTO t VALUES (1, 5), (3, 30)", "SELECT * FROM t", [(1, 10), (2, 20), (3, 30)]),
+    (f"{KEYED}; UPDATE IGNORE t SET id = 2, n = 5 WHERE id = 1", "SELECT * FROM t", [(1, 10), (2, 20)]),
+    (f"{KEYED}; UPDATE IGNORE t SET id = id + 1 ORDER BY id DESC", "SELECT * FROM t", [(2, 10), (3, 20)]),
+    (f"{KEYED}; UPDATE IGNORE t SET id = 3 ORDER BY id DESC", "SELECT * FROM t", [(1, 10), (3, 20)]),
+    (f"{KEYED}; ALTER TABLE t MODIFY n INT NOT NULL; UPDATE IGNORE t SET n = NULL", "SELECT n FROM t", [(0,), (0,)]),
+    (f"{KEYED}; UPDATE IGNORE t a JOIN t b ON a.id = b.id SET a.id = 2", "SELECT * FROM t", [(1, 10), (2, 20)]),
     (
         f"{KEYED}; INSERT INTO t VALUES (1, 5), (3, 9) ON DUPLICATE KEY UPDATE n = n + VALUES(n)",
         "SELECT * FROM t",

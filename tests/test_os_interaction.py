@@ -302,6 +302,15 @@ def test_real_script_ends_at_its_time_limit():
     machine.close()
 
 
+def test_real_scripts_begin_with_the_usual_signals():
+    """Python ignores SIGPIPE and SIGXFSZ, which its programs inherit: `yes | head -1` ended in an error message."""
+    if why := real_machine():
+        pytest.skip(why)
+    machine = machine_module.RealMachine()
+    assert machine.run("trap -p; yes | head -1; echo ${PIPESTATUS[@]}")["output"] == "y\n141 0\n"
+    machine.close()
+
+
 HOLD = "(head -c 1400000000 /dev/zero | tail -c 1400000000 | sleep 60)"  # tail keeps all of it
 BOMBS = ["f() { f | f & }; f; sleep 60", "(sleep 0.2; f() { f | f & }; f) & echo a", f"{HOLD} & {HOLD} & echo a"]
 BOMBS = [pytest.param(script, marks=pytest.mark.full) for script in BOMBS]
@@ -778,6 +787,19 @@ def test_lifelong_agent_bench_entries(tmp_path, capsys):
     assert env.step("no action").info["outcome"] == "correct"
 
 
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl"])
+def test_lifelong_agent_bench_rows_of_repr_play(tmp_path, name):
+    """Hugging Face's rows hold nested fields as Python's repr."""
+    rows = [lifelong(f"Create the folder /srv/x, way {i}.") for i in range(3)]
+    rows = [{key: value if key == "instruction" else repr(value) for key, value in row.items()} for row in rows]
+    path = tmp_path / name
+    path.write_text(json.dumps(rows) if name == "rows.json" else "\n".join(map(json.dumps, rows)))
+    env = Env(Config(data=str(path), splits="own"))
+    assert env.count("test") == 3
+    env.reset(1, "test")
+    assert env.current.skills == ("mkdir",) and solve(env)[-1].info["success"]
+
+
 INTEGER = "import sys\nsys.exit(0 if int(sys.argv[1]) == int(sys.argv[2]) else 1)"
 
 NO_FILES = {"check": [None, {"code": 'test "$1" = "$(echo $2)"'}], "example": "ls /opt | wc -l"}
@@ -859,6 +881,11 @@ def test_scripts_of_agent_bench_are_files_of_a_folder(tmp_path):
         (5, "data: {path} must be a list or an object of tasks, not 5"),
         (None, "data: {path} must be a list or an object of tasks, not None"),
         (["x"], "data: entry 0 of {path} must be an object, not 'x'"),
+        (
+            [lifelong("x") | {"skill_list": "["}],
+            "data: entry 0 of {path} has a field of the wrong kind: a field of skill_list is no Python value: "
+            "'[' was never closed (<unknown>, line 1)",
+        ),
         ([lifelong(5)], "data: entry 0 of {path} has a field of the wrong kind: 5 is not a text"),
         ([lifelong("x", init=5)], "data: entry 0 of {path} has a field of the wrong kind: 5 is not a text"),
         (

@@ -10,6 +10,7 @@ from conftest import reference, run_program
 import envs
 import envs.planner
 from envs.own_splits import OwnSplits
+from envs.serve import lab
 
 FORMS = {"planner": "{}.jsonl", "os_interaction": "{}.json", "db_bench": "{}.json", "tau_retail": "tasks_{}.json"}
 COUNTS = {"train": 7, "dev": 2, "test": 3}
@@ -125,6 +126,17 @@ def test_unplayable_tasks_are_counted_and_left_out(tmp_path, capsys):
     env = made("os_interaction", tmp_path)
     assert env.count("test") == 2 and "test 2: " in said(env, 1, "test")
     assert "1 of 3 tasks are unusable" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["os_interaction", "db_bench"])
+def test_a_served_file_is_played_in_order(tmp_path, kind):
+    """A client of LifelongAgentBench plays the samples 0, 1, 2, ...: the tasks of the file, each once."""
+    write(kind, tmp_path, ["train"], FORMS[kind])
+    tasks = lab.Tasks(kind, {"data": str(tmp_path / "train.json"), "splits": "own"})
+    names = lab.answer(tasks, "POST", "/api/get_sample_index_list", {})["sample_index_list"]
+    assert names == [str(number) for number in range(7)]
+    assert lab.answer(tasks, "POST", "/api/tasks", {}) == 7
+    assert all(f"train {name}: " in tasks.begin(name).items[-1]["content"] for name in names)
 
 
 def test_gsm8k_plays_its_own_test_split():

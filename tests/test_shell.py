@@ -662,6 +662,28 @@ def test_jobs_take_their_time_on_the_machines_clock():
     assert threading.active_count() == threads
 
 
+@pytest.mark.parametrize(
+    ("script", "output"),
+    [
+        ("sleep 0.2 & sleep 1; jobs", ""),
+        ("sleep 60 & kill $!; wait $!; echo $?; jobs", "143\n"),
+        ("sleep 0.1 & sleep 9 & sleep 1; jobs; kill %2", "[2]+  Running                 sleep 9 &\n"),
+        ("sleep 3 & sleep 2 & sleep 2.5; jobs; kill %1", "[1]+  Running                 sleep 3 &\n"),
+        ("(exit 3) & sleep 0.3; jobs; wait $!; echo $?", "3\n"),
+    ],
+)
+def test_jobs_that_have_ended_are_not_listed(script, output):
+    """A shell that is not interactive lists running jobs alone, as real bash did; `wait` still knows the others."""
+    assert run(script).output == output
+
+
+def test_quotes_around_an_index_in_arithmetic_mean_nothing():
+    assert run('declare -A c; for w in a b a; do ((c["$w"]++)); done; echo ${c[a]} ${c[b]}').output == "2 1\n"
+    assert run('declare -A c; k="a b"; c["$k"]=5; echo $((c["$k"] + 1))').output == "6\n"
+    assert run("declare -A c; ((c['x'] += 2)); ((c[\"x\"] > 1)) && echo ${c[x]}").output == "2\n"
+    assert run('a=(3 4); echo $((a["1"]))').output == "4\n"
+
+
 def test_processes_stay_between_scripts():
     bash = Shell(base_machine())
     bash.run("sleep 1000 & echo $! > /pid; nohup sleep 900 > /dev/null 2>&1 &")

@@ -606,6 +606,12 @@ Would you like to finalize this return?
 Could you confirm if this is correct?
 Is everything correct?
 Just let me know and I will cancel it.
+Ready to submit?
+Sound good?
+Everything good?
+I'd need a yes from you before I do this.
+Please verify that these details are correct.
+How does that sound?
 """.splitlines()
 LONG_ASKS = [
     "The details:\n- Order: #W1\n- Reason: no longer needed\n\nDo you confirm that you want to proceed? (yes/no)",
@@ -745,6 +751,11 @@ The order has already been delivered, so it cannot be cancelled.
 Cancelling is only possible for pending orders.
 I have to say no to this.
 This is against the shop's policy.
+I do not have access to the data of other customers.
+I'm only able to help with one customer at a time.
+Per policy, this request is denied.
+I'm not authorized to do that.
+The reason must be 'no longer needed' or 'ordered by mistake'.
 """.splitlines()
 NO_REFUSALS = """\
 I will cancel it now.
@@ -754,6 +765,7 @@ Your order has been cancelled.
 Which item would you like?
 The variant is available.
 Here are the options.
+I don't have the order number yet.
 """.splitlines()
 
 

@@ -4,13 +4,12 @@ The templates and the tables' contents are in templates.py. Numbers, days and na
 order has ties. The answer to a question has at least one row, and few.
 """
 
-from ast import literal_eval
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
 from envs.common import SPLITS, check_file, split_of
-from envs.data_files import read_json
+from envs.data_files import plain_entry, read_json
 from envs.db_bench.templates import POOLS, TABLES, TEMPLATES
 from envs.simulators.mysql import Database, digest
 
@@ -204,15 +203,6 @@ def skills_of(entry: dict) -> list[str]:
     return [skill for skill in found if skill != "select"] or found
 
 
-def plain_entry(entry: dict) -> dict:
-    """Return an entry whose fields are values: rows of Hugging Face hold nested ones as Python's repr of them."""
-    nested = {name: entry[name] for name in NESTED if isinstance(entry.get(name), str)}
-    try:
-        return entry | {name: literal_eval(text) for name, text in nested.items()}
-    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"a field of {', '.join(nested)} is no Python value: {str(error)[:80]}") from None
-
-
 def task_of(entry: dict, skill: str) -> Task:
     """Return the task of an entry. Raise KeyError, TypeError or ValueError for a malformed one."""
     info, answer = entry["table_info"], entry["answer_info"]
@@ -274,7 +264,7 @@ def read_entries(path: str, single_skill: bool = False) -> dict[str, list[dict]]
     for name, value in data.items():
         for number, entry in enumerate(value if isinstance(value, list) else [value]):
             try:
-                entry = plain_entry(entry)
+                entry = plain_entry(entry, NESTED)
                 skills = [name] if isinstance(value, list) else skills_of(entry)
             except (TypeError, ValueError, AttributeError) as error:
                 where = f"{number} of {name}" if isinstance(value, list) else name
@@ -294,7 +284,7 @@ def read_in_order(path: str) -> list[Task]:
     found = []
     for number, entry in enumerate(entry for entries in lists for entry in entries):
         try:
-            entry = plain_entry(entry)
+            entry = plain_entry(entry, NESTED)
             found.append(task_of(entry, ",".join(skills_of(entry))))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"data: entry {number} of {path!r} is no task: {error!r}") from None

@@ -42,7 +42,8 @@ Reward.   At the end 1 and "correct" if all conditions hold; -0.5 and "incorrect
           evaluating on `data=`: root on Linux, see envs/simulators/sandbox/machine.py. Conditions are tried only at the
           end there, and 20 real seconds are the limit of a script; 512 processes and 2 GiB are the machine's.
 
-Data.     `data=entry_dict.json` reads LifelongAgentBench's tasks, which have one script as their condition;
+Data.     `data=entry_dict.json` reads LifelongAgentBench's tasks, which have one script as their condition, also as
+          rows of Hugging Face;
           `data=problems.json scripts=folder` reads AgentBench's, which include questions: `match` compares the
           answer, `check` runs scripts on it. A task is skipped unless it fails at its start and passes after its own
           solution on this machine (no python3, git or network); stderr reports once how many are skipped, and why.

@@ -2,7 +2,8 @@
 
 LifelongAgentBench, `entry_dict.json`: an object of objects with `instruction`, `skill_list`,
 `initialization_command_item`, and in `evaluation_info` `evaluation_command_item` and `ground_truth_command_item`. Each
-of the three commands has a `script` in bash.
+of the three commands has a `script` in bash. A list or JSON Lines of such objects, as on Hugging Face, may hold the
+nested fields as Python's repr.
 
 AgentBench, a list of objects, or one object a line: `description`, `labels`; `create.init` and `start`, which prepare
 the machine; `evaluation`, which has `match` (a string, or an object with `answer` or `regex`), or `check` and
@@ -14,11 +15,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from envs.common import SPLITS, check_file, split_of
-from envs.data_files import read_json, read_text
+from envs.data_files import plain_entry, read_json, read_text
 from envs.http.exchange import plain
 from envs.os_interaction.tasks import Python, Task
 from envs.own_splits import files_of
 
+NESTED = ("initialization_command_item", "evaluation_info", "skill_list")  # fields that hold lists or objects
 MOST_PATTERN = 1000  # characters of an answer's pattern
 
 
@@ -87,6 +89,7 @@ def _entries(path: str) -> dict[str, dict]:
 
 def _lifelong(entry: dict) -> Task:
     """Return a task of LifelongAgentBench."""
+    entry = plain_entry(entry, NESTED)
     info = entry["evaluation_info"]
     init = entry["initialization_command_item"]["script"]
     check, truth = (info[f"{kind}_command_item"]["script"].strip() for kind in ("evaluation", "ground_truth"))

@@ -3,7 +3,8 @@
 POST only, with a JSON object as body. Tasks:
     /api/ping                            {"response": "Hello, World!"}
     /api/get_sample_index_list           {"sample_index_list": ["0", "1", ...]}, `samples` of them
-    /api/tasks                           0: any number is a sample; the original does not have this request
+    /api/tasks                           0: any number is a sample; the original does not have this request. With
+                                         splits=own and one file its number of tasks, which are the samples in order
     /api/reset /interact /complete       {"session": S} -> {"session": S'}
     /api/calculate_metric                {"session_partial_list": [{sample_index, sample_status, evaluation_record}]}
                                          -> {"metric": {"skill", "difficulty_level", "overall"}}
@@ -38,6 +39,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from hashlib import sha256
+from pathlib import Path
 
 import envs
 from envs.base import Step
@@ -113,6 +115,11 @@ class Tasks:
     kept: OrderedDict[bytes, tuple[str, Game]] = field(default_factory=OrderedDict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     replays: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(REPLAYS))
+    in_file: int = 0  # tasks of one file that the samples play in its order (splits=own); 0: the samples have no end
+
+    def __post_init__(self):
+        if self.options.get("splits") == "own" and Path(self.options["data"]).is_file():
+            self.samples = self.in_file = envs.make(self.kind, **self.options).count("test")
 
     @property
     def max_turns(self) -> int:
@@ -121,7 +128,7 @@ class Tasks:
     def begin(self, index: str) -> Game:
         """Return a sample's game at its start."""
         env = envs.make(self.kind, **self.options)
-        messages = env.reset(*seed_of(self.kind, int(index)))
+        messages = env.reset(*((int(index), "test") if self.in_file else seed_of(self.kind, int(index))))
         items = [{"role": SPEAKERS[message["role"]], "content": message["content"]} for message in messages]
         items[:-1] = [self.items.get(number, item) for number, item in enumerate(items[:-1])]
         return Game(env, items)
@@ -290,7 +297,7 @@ def ping(tasks: Tasks, body: dict) -> dict:
 TASKS = {
     "ping": ping,
     "get_sample_index_list": lambda tasks, body: {"sample_index_list": [str(n) for n in range(tasks.samples)]},
-    "tasks": lambda tasks, body: 0,
+    "tasks": lambda tasks, body: tasks.in_file,
     "reset": reset,
     "interact": interact,
     "complete": complete,

@@ -147,7 +147,7 @@ class Database(Definer, Failures, Shows):
             arguments = statement[1:] if statement[0] == "define" else (block, *statement[1:])
             return getattr(self, f"_{statement[0]}")(*arguments)
         if isinstance(statement, Change):
-            self.calls.ignores = statement.ignores
+            self.calls.ignores = block.ignoring = statement.ignores
             if not self.commits and not self.sqlite.in_transaction:
                 self._control("BEGIN")
             self.changing, self.calls.generated = statement, 0

@@ -12,7 +12,7 @@ from envs.simulators.mysql.variables import assigns
 
 
 class ChangeBlock(Block):
-    """One INSERT, UPDATE or DELETE. ignoring: whether it is an INSERT IGNORE."""
+    """One INSERT, UPDATE or DELETE. ignoring: whether it has the word IGNORE."""
 
     ignoring = False
 
@@ -30,7 +30,7 @@ class ChangeBlock(Block):
         if any(map(assigns, change.sets)):
             return self.by_row(name, columns, self.ordered(change, name, values))
         sets = ", ".join(f"{column} = {value}" for column, value in zip(columns, values, strict=True))
-        verb = f"UPDATE {quoted(name)} AS {quoted(alias)} SET {sets}"
+        verb = f"{self.updating()} {quoted(name)} AS {quoted(alias)} SET {sets}"
         sql = verb if change.verb == "UPDATE" else f"DELETE FROM {quoted(name)} AS {quoted(alias)}"
         self.clause = "where"
         where = self.truth(change.where) if change.where else ""
@@ -54,7 +54,11 @@ class ChangeBlock(Block):
         self.tables, self.target = [Table(change.alias or name, columns, schema=schema)], name
         places, values = self.assignments(change.sets)
         sets = ", ".join(f"{place} = ?" for place in places)
-        return self.ordered(change, name, values), f"UPDATE {quoted(name)} SET {sets} WHERE {ROW} = ?"
+        return self.ordered(change, name, values), f"{self.updating()} {quoted(name)} SET {sets} WHERE {ROW} = ?"
+
+    def updating(self) -> str:
+        """Return SQLite's verb of an UPDATE. IGNORE leaves a row as it is whose new key another row has."""
+        return "UPDATE OR IGNORE" if self.ignoring else "UPDATE"
 
     def ordered(self, change: Change, name: str, values: list[str]) -> str:
         """Return the SQL of the numbers and the new values of the rows of an UPDATE, in the order of its ORDER BY."""
@@ -68,7 +72,7 @@ class ChangeBlock(Block):
     def by_row(self, name: str, columns: list[str], rows: str) -> str:
         """Return the SQL of an UPDATE that sets each row to the values that a query gives for its number."""
         sets = ", ".join(f"{column} = {quoted(f'value {i}')}" for i, column in enumerate(columns))
-        return f"UPDATE {quoted(name)} SET {sets} FROM ({rows}) AS matched WHERE {quoted(name)}.{ROW} = row_"
+        return f"{self.updating()} {quoted(name)} SET {sets} FROM ({rows}) AS matched WHERE {quoted(name)}.{ROW} = row_"
 
     def over_join(self, change: Change) -> str:
         """Return the SQL of an UPDATE or DELETE over a join, which changes each row once, by its first match."""
@@ -112,7 +116,8 @@ class ChangeBlock(Block):
         for table, column, node in sets:
             place = self.lookup(table, column) or self._column(table, column)  # which says that there is none
             kept = self.column_at(place)
-            values.append(self.filled("", kept) if node == ("default",) else stored(self.typed(node), kept, 1))
+            value = self.filled("", kept) if node == ("default",) else stored(self.typed(node), kept, 1)
+            values.append(self.held(kept, value))
             self.assigned[column.lower()] = Typed(values[-1], place.type)
             columns.append(quoted(kept.name))
         for column in self.tables[0].schema.columns if self.tables[0].schema else []:
@@ -151,7 +156,6 @@ class ChangeBlock(Block):
     def insert(self, change: Change, schema: Schema) -> str:
         """Return the SQL of an INSERT or REPLACE."""
         self.tables, self.clause = [Table(schema.name, schema.listed, schema=schema)], "select"
-        self.ignoring = change.ignores
         names = change.columns or [column.name for column in schema.columns]
         into = [self.column_at(self._column(None, name)) for name in names]
         if len({column.name for column in into}) < len(into):
@@ -183,9 +187,13 @@ class ChangeBlock(Block):
         return self.completed(table, column, stored(self.typed(node), column, row))
 
     def completed(self, table: str, column: Column, value: str) -> str:
-        """Return the SQL of a value where AUTO_INCREMENT replaces NULL, and IGNORE replaces it in a NOT NULL column."""
+        """Return the SQL of a value where AUTO_INCREMENT replaces NULL; see `held`, too."""
         if column.increments:
             return f"next_({literal(table)}, {value})"
+        return self.held(column, value)
+
+    def held(self, column: Column, value: str) -> str:
+        """Return the SQL of a value where IGNORE replaces NULL in a NOT NULL column."""
         if self.ignoring and not column.nullable:
             return f"IFNULL({value}, {stored(self.typed(column.zero()), column, 1)})"
         return value

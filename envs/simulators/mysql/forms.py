@@ -3,6 +3,8 @@
 Each reader takes a Grammar whose next token follows the function's parenthesis or the form's first word.
 """
 
+from envs.simulators.mysql.tokens import not_spoken
+
 UNITS = ["MICROSECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR", "YEAR_MONTH", "DAY_HOUR"]
 UNITS += ["DAY_MINUTE", "DAY_SECOND", "HOUR_MINUTE", "HOUR_SECOND", "MINUTE_SECOND"]
 
@@ -21,7 +23,10 @@ def unit(grammar) -> str:
 
 
 def interval(grammar) -> tuple:
-    return "interval", grammar.expression(), unit(grammar)
+    amount = grammar.expression()
+    if amount[0] == "row":
+        raise not_spoken("INTERVAL()")
+    return "interval", amount, unit(grammar)
 
 
 def extract(grammar) -> tuple:

@@ -69,6 +69,8 @@ class Parser(Definitions):
             found = ("show", "COLUMNS", self.table_name())
         elif self.sees("CREATE", "DROP", "ALTER", "RENAME"):  # of tables; root.py answers the others
             found = "define", *self.definition()
+        elif self.sees("TABLE", "VALUES"):
+            raise not_spoken(self.tokens[self.at][1])
         else:
             raise self.error()
         if self.tokens[self.at][0] != "end":

@@ -144,20 +144,17 @@ def wait(sh, argv) -> int:
 def jobs(sh, argv) -> int:
     flags = "".join(word[1:] for word in argv[1:] if word.startswith("-"))
     chosen = [_job(sh, word) for word in argv[1:] if not word.startswith("-")]
-    places = list(sh.jobs)
-    for place, job in list(sh.jobs.items()):
-        if (chosen and job not in chosen) or ("r" in flags and job.wake is None) or "s" in flags:
+    places = [place for place, job in sh.jobs.items() if job.wake is not None]  # bash -c lists no job that has ended
+    for place in places if "s" not in flags else []:
+        job = sh.jobs[place]
+        if chosen and job not in chosen:
             continue
         if "p" in flags:
             sh.out(f"{job.pid}\n")
             continue
         mark = "+" if place == places[-1] else "-" if len(places) > 1 and place == places[-2] else " "
-        state = "Running" if job.wake is not None else ENDED.get(job.signal) or (
-            f"Exit {job.status}" if job.status else "Done")  # fmt: skip
         number = f"{job.pid} " if "l" in flags else ""
-        sh.out(f"[{place}]{mark}  {number}{state:<23} {job.text}{' &' if job.wake is not None else ''}\n")
-        if job.wake is None:
-            del sh.jobs[place]
+        sh.out(f"[{place}]{mark}  {number}{'Running':<23} {job.text} &\n")
     return int(None in chosen)
 
 

@@ -339,6 +339,8 @@ class State(Process):
 
 
 def _index(index: str) -> Word:
+    if len(index) > 1 and index[0] == index[-1] and index[0] in "\"'":
+        index = index[1:-1]
     return Parser("").expression_word(index, 0) if "$" in index else plain_word(index)
 
 
