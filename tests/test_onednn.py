@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 
 import pytest
 import torch
@@ -78,6 +79,28 @@ def test_the_switch_is_off_when_the_contexts_of_all_threads_have_ended(monkeypat
     ended.set()
     thread.join()
     assert torch.backends.mkldnn.matmul.fp32_precision == before != "bf16"
+
+
+def test_the_switch_is_off_after_two_threads_try_it_at_once(monkeypatch):
+    """Both find no earlier result; the second begins while the first has it on, and ends after the first."""
+    before, began = torch.backends.mkldnn.matmul.fp32_precision, threading.Event()
+    threads = [threading.Thread(target=onednn.multiplies_float32.__wrapped__) for _ in range(2)]
+
+    def accurate(*_) -> bool:
+        began.set()
+        if threading.current_thread() is threads[1]:
+            threads[0].join()
+        time.sleep(0.1)
+        return True
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    monkeypatch.setattr(packed, "accurate", accurate)
+    threads[0].start()
+    assert began.wait(10)
+    threads[1].start()
+    threads[1].join()
+    after, torch.backends.mkldnn.matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision, before
+    assert after == before
 
 
 PARTS = [slice(*ends) for ends in ((0, 1), (1, 3), (5, 12), (0, 16), (5, 37), (0, 128), (97, 130), (0, 600))]

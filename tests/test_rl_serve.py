@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -28,7 +29,7 @@ from models.random import fold_all
 from models.weights import TINY
 from rl.serve import __main__ as program
 from rl.serve import protocol
-from rl.serve.sampler import Request
+from rl.serve.sampler import Request, Rows
 from rl.serve.text import Text
 
 ROOT = Path(__file__).parents[1]
@@ -156,6 +157,26 @@ def test_a_conversation_goes_on_with_cached_keys_and_the_same_bits(server):
         ids = ids + choice["token_ids"] + [9, 8, 7]
     [again] = choices(server, prompt=ids[:20], max_tokens=6, random_state=state, return_token_ids=True)
     assert again["token_ids"] == said[0]
+
+
+def replies(rows: Rows, *requests: Request) -> list[tuple[list[int], list[float]]]:
+    """Return the sampled ids and log-probabilities of requests that are admitted together."""
+    rows.admit(deque(requests))
+    while rows.running:
+        for row in rows.step(0, 0.0, frozenset()) or ():
+            rows.finish(row.slot, row.stop_reason)
+    return [(request.sampled, request.logprobs) for request in requests]
+
+
+def test_a_kept_slot_is_not_cut_while_another_waits_to_copy_from_it():
+    """The new prompt drops the long sequence and waits for the short one, which the last prompt would continue."""
+    common, rows = list(range(90)), Rows(model_of(None), load_tokenizer("tiny"), 2, 256)
+    request = lambda ids, new=3: Request(ids, None, new, 0.0, 0, frozenset())  # noqa: E731
+    replies(rows, request(common + [91] * 8, 5), request(common + [92] * 110))
+    prompts = [common + [93] * 5, common[:55] + [94] * 100]
+    found = replies(rows, *map(request, prompts))
+    for ids, reply in zip(prompts, found, strict=True):
+        assert [reply] == replies(Rows(model_of(None), load_tokenizer("tiny"), 1, 256), request(ids))
 
 
 def test_equal_prompts_are_computed_once(server, monkeypatch):

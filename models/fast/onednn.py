@@ -12,7 +12,8 @@ import torch
 from models.fast import packed
 
 least_batch = 64  # from how many small products at once oneDNN is faster than MKL; process.py sets it
-_lock, _within, _before = Lock(), 0, ""  # of `_switch`: how many contexts are open, in all threads; torch's own setting
+_lock = Lock()  # of torch's setting
+_within, _before = 0, ""  # of `_switch`: how many contexts are open, in all threads; torch's own setting
 
 
 @contextmanager
@@ -58,8 +59,9 @@ def multiplies_float32() -> bool:
         return False
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
-    before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
-    try:
-        return all(packed.accurate(rows, inner, torch.matmul) for rows, inner in ((48, 256), (512, 896)))
-    finally:
-        matmul.fp32_precision = before
+    with _lock:
+        before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
+        try:
+            return all(packed.accurate(rows, inner, torch.matmul) for rows, inner in ((48, 256), (512, 896)))
+        finally:
+            matmul.fp32_precision = before

@@ -108,9 +108,12 @@ class Rows(Engine):
         shared, slot = max(((_shared(ids, request.ids), i) for i, ids in self.kept.items()), default=(0, 0))
         if not shared or 2 * shared < len(self.kept[slot]):  # a short common beginning is not worth a long conversation
             return None
+        length = min(shared, len(request.ids) - 1)
+        if any(state.parent == slot and state.length > length for state in self._slots.values()):
+            return None  # another slot waits to copy more than would be left
         del self.kept[slot]
         state = self._slots[slot]
-        request.reused = state.length = min(shared, len(request.ids) - 1)
+        request.reused = state.length = length
         state.ids, state.pending = request.ids[: state.length], []
         self.feed(slot, request.ids[state.length :])
         return slot
