@@ -6,6 +6,9 @@ comma (`adapter=base,runs/x/epoch_10`) play the same tasks and are compared. Wit
 (rl/remote.py). docs/glossary.md explains the numbers; --help lists every key.
 """
 
+if __name__ == "__main__":
+    import rl.guard.importing  # noqa: F401
+
 import json
 import os
 import sys
