@@ -41,9 +41,7 @@ AROUND = 6  # tokens of context on each side of a token
 
 @dataclass
 class Keys:
-    by: Literal["change", "probability", "advantage"] = (
-        "change"  # order of tokens; change: of log-probability, so of ratio
-    )
+    by: Literal["change", "probability", "advantage"] = "change"  # order of tokens; change: of log-probability
     tokens: Positive[int] = 10  # shown of each kind
     episodes: Positive[int] = 8  # shown
 
