@@ -6,6 +6,9 @@ comma (`adapter=base,runs/x/epoch_10`) play the same tasks and are compared. Wit
 (rl/remote.py). docs/glossary.md explains the numbers; --help lists every key.
 """
 
+if __name__ == "__main__":
+    import rl.guard.importing  # noqa: F401
+
 import json
 import os
 import sys
@@ -25,6 +28,7 @@ from rl import arguments, as_trained, config, judge, ranks
 from rl.arguments import NotNegative, Positive
 from rl.evaluate import describe
 from rl.guard import checks, ends, fits, keep, signals
+from rl.guard.files import write_text
 from rl.quantised import with_base
 from rl.ranks import start
 from rl.whole_split import with_every_task
@@ -110,6 +114,10 @@ def check(keys: Keys, words: list[str]) -> None:
         )
     if keys.json and (Path(keys.json).is_dir() or not Path(keys.json).absolute().parent.is_dir()):
         raise arguments.ArgumentError(f"json={keys.json} is not a file in an existing folder")
+    if keys.json and not os.access(folder := Path(keys.json).absolute().parent, os.W_OK):
+        raise arguments.ArgumentError(f"json={keys.json}: {folder} is not writable")
+    if "" in keys.adapter.split(","):
+        raise arguments.ArgumentError(f"adapter={keys.adapter}: a name is empty")
 
 
 def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]]:
@@ -157,7 +165,7 @@ def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
     comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))
     if keys.json and ranks.is_first():
         found = {"config": asdict(cfg), "played": played, "results": results, "comparisons": comparisons}
-        Path(keys.json).write_text(json.dumps(found, indent=2) + "\n")
+        write_text(Path(keys.json), json.dumps(found, indent=2) + "\n")
 
 
 def policy_name(name: str, cfg: Any, keys: Keys) -> str:

@@ -14,6 +14,9 @@ All of this goes block by block, so the model need not fit into memory: a block 
 forgotten. The base is read twice and the written checkpoint once.
 """
 
+if __name__ == "__main__":
+    import rl.guard.importing  # noqa: F401
+
 import hashlib
 import json
 import shutil

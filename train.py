@@ -4,6 +4,9 @@
 the adapter. The algorithm is a module with Config, advantages and loss: open rl/ppo.py and change it.
 """
 
+if __name__ == "__main__":
+    import rl.guard.importing  # noqa: F401
+
 import sys
 import time
 from dataclasses import replace
@@ -16,11 +19,9 @@ from rl.batch import add_values, make_batch
 from rl.checkpoint import save_checkpoint, save_epoch
 from rl.config import Common, algorithm_module, parse
 from rl.evaluate import describe, evaluate, progress_bar
-from rl.guard import ends, signals
+from rl.guard import ends, signals, watch
 from rl.guard.claim import claim
 from rl.guard.keep import evaluation_missing, finished, last_line, to_evaluate, to_save
-from rl.guard.signals import held
-from rl.guard.watch import replayable
 from rl.log import Run, epoch_line, rollout_stats, token_stats
 from rl.look.late import complete_records
 from rl.ranks import start
@@ -61,7 +62,7 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg
     run.end_phase("score", sum(len(episode.ids_T) for episode in batch.episodes))
 
     # A signal ends the run between optimizer steps, or after everything is saved.
-    with held(), replayable(state, run.folder, episodes, cfg):
+    with signals.held(), watch.replayable(state, run.folder, episodes, cfg):
         # 4. Learn from them: optimizer steps on the adapter and the critic.
         losses = learn(state, batch, cfg)
         run.end_phase("learn", losses["trained_tokens"])

@@ -10,6 +10,9 @@ A line is sent as it is; one that begins with / is a command:
 Replies appear as they are sampled. The keys and values of the conversation are kept between them.
 """
 
+if __name__ == "__main__":
+    import rl.guard.importing  # noqa: F401
+
 import queue
 import signal
 import sys

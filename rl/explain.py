@@ -11,6 +11,9 @@ An episode's share of the gradient is g . G / G . G, for its own gradient g and 
 first optimizer step: the shares add up to 1, and one below 0 was overruled by the others.
 """
 
+if __name__ == "__main__":
+    import rl.guard.importing  # noqa: F401
+
 import contextlib
 import io
 import shutil
@@ -28,7 +31,7 @@ from models import Tokenizer
 from rl import arguments, config, program, setup
 from rl.arguments import ArgumentError, Positive
 from rl.batch import forward, micro_batches, select
-from rl.guard import checks, keep
+from rl.guard import checks, ends, keep
 from rl.guard.files import checkpoints, is_whole
 from rl.records import Batch
 from rl.state import TrainState
@@ -38,9 +41,7 @@ AROUND = 6  # tokens of context on each side of a token
 
 @dataclass
 class Keys:
-    by: Literal["change", "probability", "advantage"] = (
-        "change"  # order of tokens; change: of log-probability, so of ratio
-    )
+    by: Literal["change", "probability", "advantage"] = "change"  # order of tokens; change: of log-probability
     tokens: Positive[int] = 10  # shown of each kind
     episodes: Positive[int] = 8  # shown
 
@@ -238,7 +239,7 @@ def main(words: Sequence[str]) -> None:
     given = [word for word in words if "=" not in word and not arguments.wants_help([word])]
     named = [word for word in words if word not in given]
     [keys] = program.parse(named, "rl.explain", Keys, about=__doc__)
-    try:
+    with ends.exits_cleanly("rl.explain"):
         if len(given) != 2 or not given[1].isdecimal():
             raise ArgumentError("give a run's folder and an epoch: python -m rl.explain runs/x 3")
         run, epoch = Path(given[0]), int(given[1])
@@ -249,8 +250,6 @@ def main(words: Sequence[str]) -> None:
             raise ArgumentError(f"epoch {epoch}: {run} has epochs 1 to {last}")
         found, tokenizer, cfg = explain(run, epoch)
         print("\n".join(report(found, tokenizer, run, epoch, cfg, keys)))
-    except (ArgumentError, OSError, ValueError, RuntimeError) as error:
-        arguments.fail("rl.explain", error)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ is missing, the stage takes what is there: SFT then imitates the experts as they
 evaluation judges RL, else SFT, else the base.
 """
 
+if __name__ == "__main__":
+    import rl.guard.importing  # noqa: F401
+
 import json
 import shlex
 import subprocess

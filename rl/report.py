@@ -11,6 +11,12 @@ The page is made in rl/look/.
 import sys
 from typing import Any
 
+if __name__ == "__main__":
+    import rl.guard.importing  # noqa: F401
+    from rl.look import runs
+
+    sys.exit(runs.main(sys.argv[1:]))
+
 from models import Tokenizer
 from rl.log import Run
 from rl.records import Batch, Episode
@@ -27,9 +33,3 @@ def write_report(run: Run, epoch: int, tokenizer: Tokenizer, episodes: list[Epis
     page.write(run.folder)
     sinks.send(run.folder, epoch, tokenizer, episodes, cfg)
     live.epoch_ended(cfg.epochs - epoch)
-
-
-if __name__ == "__main__":
-    from rl.look import runs
-
-    runs.main(sys.argv[1:])

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import run_program
 
 import envs
 import eval as eval_program
@@ -181,3 +182,31 @@ def test_help_of_eval_lists_exactly_the_keys_it_reads(capsys):
         "textcraft"
     }  # eval.py empties it
     assert set(envs.NAMES) <= listed
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        (["adapter="], "adapter=: a name is empty"),
+        (["adapter=base,,base"], "adapter=base,,base: a name is empty"),
+        (["json=/proc/x.json"], "json=/proc/x.json: /proc is not writable"),
+    ],
+)
+def test_eval_refuses_what_cannot_be_used_before_it_loads(words, line, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: path != Path("/proc"))  # root may write there
+    status, out, err = run_program("eval.py", "n=1", *words)
+    assert (status, out, err) == (2, "", f"eval.py: {line}\n")
+
+
+def test_full_disk_leaves_an_earlier_evaluation(tmp_path, monkeypatch):
+    """The new file takes the old one's place once it is whole."""
+    path = tmp_path / "x.json"
+    path.write_text("earlier")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    status, _, err = run_program("eval.py", "n=1", f"json={path}")
+    assert status == 1 and err == f"eval.py: {path} cannot be written: No space left on device\n"
+    assert path.read_text() == "earlier"

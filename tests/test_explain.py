@@ -98,3 +98,10 @@ def test_the_command_prints_it_and_refuses_wrong_words(run, found, tmp_path, mon
     ]:
         status, out, err = run_program("rl/explain.py", *words)
         assert status == 2 and message in err and err.count("\n") == 1 and not out, words
+
+
+def test_help_explains_every_key(capsys):
+    with pytest.raises(SystemExit):
+        explain.main(["--help"])
+    keys = [line for line in capsys.readouterr().out.splitlines() if re.match(r"  \w+=", line)]
+    assert len(keys) == 3 and not [line for line in keys if re.search(r"= *\S* +: ", line)]

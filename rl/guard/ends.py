@@ -21,6 +21,7 @@ def exits_cleanly(program: str, cfg: Any = None, needs: str = "") -> Iterator[No
     cfg: the settings of train.py or eval.py, from which a line about memory advises.
     needs: that advice where there are no such settings.
     """
+    signals.restore()
     try:
         yield
     except arguments.ArgumentError as error:

@@ -35,9 +35,17 @@ class _State:
     number: int | None = None  # of the signal that came
 
 
+def restore() -> None:
+    """Let SIGINT raise KeyboardInterrupt again, which it does not while a program is imported (importing.py)."""
+    main_thread = threading.current_thread() is threading.main_thread()  # the others cannot
+    if main_thread and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def handled() -> Iterator[None]:
     """Handle the signals during the block. A signal that the parent process ignores (nohup) stays ignored."""
+    restore()
     main_thread = threading.current_thread() is threading.main_thread()  # the others cannot
     kept = {number: signal.getsignal(number) for number in SIGNALS} if main_thread else {}
     _State.depth, _State.number, ranks.here.interrupt = 0, None, check_own

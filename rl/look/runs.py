@@ -8,7 +8,7 @@ from typing import Any
 from models import load_tokenizer
 from rl import arguments, program, replay
 from rl.arguments import ArgumentError, NotNegative
-from rl.guard import keep
+from rl.guard import ends, keep
 from rl.guard.files import read_json, written
 from rl.look import page, paired
 from rl.look.episodes import BUDGET, epoch_lines, learned_before
@@ -36,13 +36,12 @@ def main(words: Sequence[str]) -> None:
     folders = [Path(word) for word in words if "=" not in word and not arguments.wants_help([word])]
     named = [word for word in words if "=" in word or arguments.wants_help([word])]
     [keys] = program.parse(named, "rl.report", Keys, about=ABOUT)
-    try:
-        if folders:
-            print(*write(folders, keys), sep="\n")
-        else:
-            print("\n".join(listed(Path(keys.runs))))
-    except (ArgumentError, OSError, ValueError) as error:
-        arguments.fail("rl.report", error)
+    with ends.exits_cleanly("rl.report"):
+        try:
+            lines = write(folders, keys) if folders else listed(Path(keys.runs))
+        except (OSError, ValueError) as error:
+            arguments.fail("rl.report", error)
+        print(*lines, sep="\n")
 
 
 def write(folders: list[Path], keys: Keys) -> list[str]:

@@ -8,6 +8,9 @@ Requests are sampled together, with the keys and values of earlier conversations
 With host=0.0.0.0 other machines can reach the server: set key=, which clients send as their API key.
 """
 
+if __name__ == "__main__":
+    import rl.guard.importing  # noqa: F401
+
 import os
 import re
 import signal
