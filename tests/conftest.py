@@ -26,6 +26,7 @@ from models.config import parse_config
 from models.decoder import CausalLM
 
 torch.set_num_threads(1)
+SWITCH = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)  # oneDNN's, off
 FUZZ = int(os.environ.get("FUZZ", 0))  # 0: the same examples in every run; N: others in each, and N times as many
 settings.register_profile("chosen", derandomize=not FUZZ)
 settings.load_profile("chosen")
@@ -138,12 +139,16 @@ def threads():
 
 
 def _restored_products():
-    """Undo what a run in this process chose: the library of products."""
+    """Undo what a run in this process chose: the library of products. And see that oneDNN's switch is off: left on, it
+    would give later runs other bits than another process has."""
     onednn, packed = (sys.modules.get(f"models.fast.{name}") for name in ("onednn", "packed"))
     before = onednn and (packed.library, onednn.least_batch)  # absent where a test hides models/fast
     yield
     if onednn:
         packed.library, onednn.least_batch = before
+        with onednn._lock:  # a server's thread may be within it
+            off = SWITCH is None or onednn._within or torch.backends.mkldnn.matmul.fp32_precision == SWITCH
+        assert off, "oneDNN's switch was left on"
 
 
 # A module's own fixtures, which may run train.py, are made before those of its tests.
