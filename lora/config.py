@@ -62,7 +62,7 @@ def _meant(folder: Path) -> str:
         epochs = sorted(folder.glob("epoch_*/adapter_config.json"), key=lambda found: found.stat().st_mtime)
         if epochs:
             return f"; did you mean {epochs[-1].parent}?"
-        saved_with = folder.with_name(folder.name.replace("checkpoint-", "epoch_"))
+        saved_with = folder.parent / folder.name.replace("checkpoint-", "epoch_")
         if saved_with != folder and saved_with.is_dir():
             return f"; did you mean {saved_with}?"
         runs = sorted({str(found.parents[1]) for found in folder.glob("*/epoch_*/adapter_config.json")})

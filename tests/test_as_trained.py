@@ -103,6 +103,11 @@ def test_a_missing_adapter_is_refused_before_anything_is_said(name, hint, run):
     assert err == f"{line}{hint.format(runs=run.parent)}\n"
 
 
+@pytest.mark.parametrize("folder", [".", "/"])
+def test_a_folder_without_a_name_is_no_adapter(folder):
+    assert "adapter_config.json: not found, so this is not an adapter folder" in refused(f"adapter={folder}")
+
+
 def test_an_adapter_named_twice_is_refused(run):
     """Also as the best epoch of its run."""
     assert "run/epoch_1 is named twice" in refused(f"adapter={run}/epoch_1,{run}")
