@@ -88,6 +88,8 @@ class Keys:
             raise ValueError(f"out={self.out} is not the name of a new folder")
         if self.card and not Path(self.card).is_file():
             raise ValueError(f"card={self.card} is not a file")
+        if self.card and "\N{REPLACEMENT CHARACTER}" in Path(self.card).read_text(encoding="utf-8", errors="replace"):
+            raise ValueError(f"card={self.card} is not text in UTF-8")
         if self.min_agreement > 1:
             raise ValueError(f"min_agreement={self.min_agreement:g}: a share, at most 1")
         if self.private and not self.push:

@@ -62,6 +62,12 @@ def _meant(folder: Path) -> str:
         epochs = sorted(folder.glob("epoch_*/adapter_config.json"), key=lambda found: found.stat().st_mtime)
         if epochs:
             return f"; did you mean {epochs[-1].parent}?"
+        saved_with = folder.parent / folder.name.replace("checkpoint-", "epoch_")
+        if saved_with != folder and saved_with.is_dir():
+            return f"; did you mean {saved_with}?"
+        runs = sorted({str(found.parents[1]) for found in folder.glob("*/epoch_*/adapter_config.json")})
+        if runs:
+            return f"; runs with adapters are there: {', '.join(runs[:5])}{', ...' * (len(runs) > 5)}"
         return f"; a whole model is there: model={folder}" if (folder / "model.safetensors").is_file() else ""
     beside = sorted(path.name for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
     near = get_close_matches(folder.name, beside, 1)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from models import CausalLM
 from rl import ranks
 from rl.arguments import ArgumentError, flatten
 from rl.checkpoint import save_checkpoint
+from rl.config import ALGORITHMS
 from rl.guard import keep, origin
 from rl.guard.files import checkpoints, read_json, read_lines, remove_leftovers, verify, write_text
 from rl.ranks.pieces import Pieces
@@ -32,6 +34,11 @@ def check_words(given: dict[str, str]) -> None:
         raise ArgumentError("recipe= has no effect beside resume=, which goes on with the run's own settings")
     if given.get("resume") and "resume_from" in given:
         raise ArgumentError("resume_from= has no effect beside resume=, which goes on with the run's own adapters")
+    if given.get("resume") and given.get("algo") in ALGORITHMS:
+        run, algo, own = given["resume"], given["algo"], saved_settings(given["resume"]).get("algo", given["algo"])
+        if algo != own:
+            anew = f"leave algo= out, or begin anew from its adapter: algo={algo} resume_from={run}"
+            raise ArgumentError(f"resume={run} goes on with a run of algo={own}, not of algo={algo}; {anew}")
     own = [key for key in given if key.startswith("lora.") and (key, given[key]) != ("lora.r", "0")]
     if given.get("resume_from") and own:
         raise ArgumentError(f"{own[0]}= has no effect beside resume_from=, whose adapter has its own settings")
@@ -41,7 +48,7 @@ def saved_settings(run: str) -> dict[str, Any]:
     """Return the keys of the config.json that a run was started with, and its folder as `out`."""
     path = Path(run) / "config.json"
     if not path.is_file():
-        raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder")
+        raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder{_meant(Path(run))}")
     try:
         keys = flatten(read_json(path))
     except (ValueError, AttributeError, RecursionError) as error:
@@ -51,6 +58,22 @@ def saved_settings(run: str) -> dict[str, Any]:
     if keys.get("max_turns"):  # in runs before 0 was saved here, it won over the environments' own
         keys = {key: value for key, value in keys.items() if not key.endswith(".max_turns")}
     return {**keys, "out": run}
+
+
+def _meant(folder: Path) -> str:
+    """Return the end of a message about a folder that is no run's: the runs in it, around it, or of a similar name."""
+    near = get_close_matches(folder.name, [path.name for path in _runs(folder.parent)], 1)
+    inside = [str(path) for path in _runs(folder)]
+    if inside:
+        return f"; runs are there: {', '.join(inside[:5])}{', ...' * (len(inside) > 5)}"
+    if folder.is_dir() and (folder.parent / "metrics.jsonl").is_file():
+        return f"; did you mean {folder.parent}?"
+    return f"; did you mean {folder.parent / near[0]}?" if near else ""
+
+
+def _runs(folder: Path) -> list[Path]:
+    """Return the folders of runs in the folder, sorted by name."""
+    return sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
 
 
 def newest_checkpoint(run: Path) -> Path:

@@ -92,13 +92,20 @@ def test_adapter_without_settings_needs_env(run, tmp_path):
         ("run/epoch_12", "; no such folder; did you mean {runs}/run/epoch_2?"),
         ("runn", "; no such folder; did you mean {runs}/run?"),
         ("nowhere/at/all", "; no such folder"),
-        ("run/checkpoint-1", ""),
+        ("run/checkpoint-1", "; did you mean {runs}/run/epoch_1?"),
+        ("", "; runs with adapters are there: {runs}/run"),
     ],
 )
 def test_a_missing_adapter_is_refused_before_anything_is_said(name, hint, run):
-    err = refused(f"adapter=base,{run.parent}/{name}")
-    line = f"eval.py: {run.parent}/{name}/adapter_config.json: not found, so this is not an adapter folder"
+    folder = run.parent / name
+    err = refused(f"adapter=base,{folder}")
+    line = f"eval.py: {folder}/adapter_config.json: not found, so this is not an adapter folder"
     assert err == f"{line}{hint.format(runs=run.parent)}\n"
+
+
+@pytest.mark.parametrize("folder", [".", "/"])
+def test_a_folder_without_a_name_is_no_adapter(folder):
+    assert "adapter_config.json: not found, so this is not an adapter folder" in refused(f"adapter={folder}")
 
 
 def test_an_adapter_named_twice_is_refused(run):

@@ -18,6 +18,7 @@ import rl.update
 from envs import __main__ as play
 from envs.textcraft import Env
 from rl import config
+from rl.guard import ends
 from rl.guard.signals import Interrupted
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +45,15 @@ def test_printing_to_a_closed_pipe_is_silent(words):
     )
     os.close(write)
     assert (found.returncode, found.stderr) == (0, b"")
+
+
+def test_a_reader_that_leaves_a_run_is_named(capsys):
+    with pytest.raises(SystemExit) as end, ends.exits_cleanly("train.py"):
+        error = BrokenPipeError(32, "Broken pipe")
+        error.add_note("how to go on")
+        raise error
+    line = "train.py: the program that read its output, such as head, has closed the pipe; how to go on\n"
+    assert (end.value.code, capsys.readouterr().err) == (1, line)
 
 
 def test_a_full_disk_is_one_line():

@@ -441,6 +441,25 @@ def test_resume_reads_the_runs_own_settings(tmp_path):
     assert {**again, **same, "ppo": dataclasses.asdict(cfg)["ppo"]} == dataclasses.asdict(cfg)
 
 
+def test_resume_refuses_another_algorithm(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(parse(["algo=grpo"]))))
+    assert parse([f"resume={tmp_path}", "algo=grpo"]).algo == "grpo"
+    line = refused(capsys, f"resume={tmp_path}", "algo=ppo")
+    assert line.startswith(f"resume={tmp_path} goes on with a run of algo=grpo, not of algo=ppo; leave algo= out, or")
+    assert line.endswith(f"begin anew from its adapter: algo=ppo resume_from={tmp_path}")
+    assert refused(capsys, f"resume={tmp_path}", "algo=pop").endswith("did you mean ppo?")
+
+
+def test_resume_of_a_folder_of_runs_names_them(tmp_path, capsys):
+    for name in ("first", "second"):
+        (tmp_path / name / "epoch_1").mkdir(parents=True)
+        (tmp_path / name / "metrics.jsonl").touch()
+    both = f"{tmp_path}/first, {tmp_path}/second"
+    assert refused(capsys, f"resume={tmp_path}").endswith(f"so this is not a run's folder; runs are there: {both}")
+    assert refused(capsys, f"resume={tmp_path}/frist").endswith(f"did you mean {tmp_path}/first?")
+    assert refused(capsys, f"resume={tmp_path}/first/epoch_1").endswith(f"did you mean {tmp_path}/first?")
+
+
 def test_resume_reads_configs_of_earlier_versions(tmp_path):
     """They have every group, reward.rule=seed is now called shaped, and max_turns won over an environment's own."""
     saved = flatten(dataclasses.asdict(parse(["algo=grpo"]))) | everything()

@@ -280,6 +280,7 @@ def test_damaged_files_of_a_run_make_a_card_or_one_line(name, content, epoch, tm
     ("words", "line"),
     [
         (["card=no/such.md"], "card=no/such.md is not a file"),
+        ([f"card={TINY}/model.safetensors"], f"card={TINY}/model.safetensors is not text in UTF-8"),
         (["private=true"], "private=true goes with push=user/name"),
         (["push=name"], "push=name is not a name on the hub such as user/name"),
         (["push=me/mine"], "push=me/mine: no token; set HF_TOKEN"),

@@ -394,7 +394,8 @@ def test_no_room_on_the_disk_is_known_before_the_model_is_loaded(tmp_path, monke
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2**20))
     code, out, err = run_program("train.py", f"out={tmp_path}/run")
-    assert code == 1 and "1 MiB are free on this disk" in err and len(err.splitlines()) == 1 and not out
+    assert code == 1 and "1 MiB are free on this disk, that of" in err and len(err.splitlines()) == 1 and not out
+    assert err.endswith("; a run needs 16 MiB to begin or to go on\n")
     assert not (tmp_path / "run").exists()
 
 

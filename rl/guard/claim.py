@@ -87,7 +87,8 @@ def _make(folder: Path) -> None:
         there = _nearest(folder)
         free = shutil.disk_usage(there).free
         if free < SPARE:
-            raise OSError(f"out={folder}: {free / 2**20:.0f} MiB are free on this disk, that of {there}")
+            short = f"{free / 2**20:.0f} MiB are free on this disk, that of {there}"
+            raise OSError(f"out={folder}: {short}; a run needs {SPARE / 2**20:.0f} MiB to begin or to go on")
         if not (there.is_dir() and os.access(there, os.W_OK)):
             raise OSError(f"out={folder}: {there} is {'not writable' if there.is_dir() else 'a file, not a folder'}")
         folder.mkdir(parents=True, exist_ok=True)

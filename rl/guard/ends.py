@@ -26,6 +26,9 @@ def exits_cleanly(program: str, cfg: Any = None, needs: str = "") -> Iterator[No
         yield
     except arguments.ArgumentError as error:
         arguments.fail(program, error)
+    except BrokenPipeError as error:
+        closed = "the program that read its output, such as head, has closed the pipe"
+        fail(program, "; ".join([closed, *getattr(error, "__notes__", [])]))
     except (OSError, ValueError, FloatingPointError, envs.EnvironmentFailed) as error:
         fail(program, error)
     except ranks.AnotherRankFailed:
