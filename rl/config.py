@@ -149,7 +149,7 @@ def parse(words: list[str], program: str = "train.py", also: type | None = None)
         if {"resume", "resume_from", "data"} & given.keys():
             from rl.resume import check_words
 
-            check_words(given)
+            check_words(given, ALGORITHMS)
         more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
         keys = arguments.build(also, more) if also else None
         cfg = resolve(given, also)

@@ -1,6 +1,7 @@
 """Resuming: a run's settings and its newest checkpoint, verified against its manifest. Nothing is ever unpickled."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,15 +17,14 @@ from models import CausalLM
 from rl import ranks
 from rl.arguments import ArgumentError, flatten
 from rl.checkpoint import save_checkpoint
-from rl.config import ALGORITHMS
 from rl.guard import keep, origin
 from rl.guard.files import checkpoints, read_json, read_lines, remove_leftovers, verify, write_text
 from rl.ranks.pieces import Pieces
 from rl.state import COUNTERS, TrainState
 
 
-def check_words(given: dict[str, str]) -> None:
-    """Raise ArgumentError for words that have no effect beside resume= or resume_from=."""
+def check_words(given: dict[str, str], algorithms: Iterable[str]) -> None:
+    """Raise ArgumentError for words that have no effect beside resume= or resume_from=. algorithms: the names."""
     for key in ("resume", "resume_from", "data"):
         if given.get(key) == "":
             raise ArgumentError(f"{key}= is given without a name")
@@ -34,7 +34,7 @@ def check_words(given: dict[str, str]) -> None:
         raise ArgumentError("recipe= has no effect beside resume=, which goes on with the run's own settings")
     if given.get("resume") and "resume_from" in given:
         raise ArgumentError("resume_from= has no effect beside resume=, which goes on with the run's own adapters")
-    if given.get("resume") and given.get("algo") in ALGORITHMS:
+    if given.get("resume") and given.get("algo") in algorithms:
         run, algo, own = given["resume"], given["algo"], saved_settings(given["resume"]).get("algo", given["algo"])
         if algo != own:
             anew = f"leave algo= out, or begin anew from its adapter: algo={algo} resume_from={run}"

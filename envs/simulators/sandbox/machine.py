@@ -265,7 +265,8 @@ def be_bash(words: list[str], writing: int) -> None:
     kept = sum(1 << capability for capability in KEPT)
     header, data = struct.pack("Ii", 0x20080522, 0), struct.pack("6I", kept, kept, 0, 0, 0, 0)
     jail.call("capset", header, ctypes.create_string_buffer(data, 24))
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+    # Python ignores SIGPIPE and SIGXFSZ, and what started it may ignore others.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     os.chdir("/")
     os.execve("/bin/bash", ["bash", "-c", words[0], "bash", *words[1:]], ENVIRONMENT | {"PWD": "/"})
