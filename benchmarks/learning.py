@@ -1,6 +1,7 @@
 """Success of the base, after SFT and after RL in each environment: rl.pipeline for one environment after another.
 
-    python -m benchmarks.learning quick=true                    the twelve environments, 17 minutes of a Zen 3 core
+    python -m benchmarks.learning                               the twelve environments, 65 minutes of a Zen 3 core
+    python -m benchmarks.learning quick=true                    the same with less of everything, 17 minutes
     python -m benchmarks.learning envs=sat,textcraft n=500      two of them, with more demonstrations, epochs and tasks
     python -m benchmarks.learning model=FOLDER rl="algo=ppo"    words that are no keys of this program are rl.pipeline's
 
