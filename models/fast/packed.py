@@ -173,6 +173,17 @@ def usable(dtype: torch.dtype, by: Library) -> bool:
         return False
 
 
+@cache
+@torch.no_grad()
+def independent_rows(by: Library) -> bool:
+    """Return whether a row of a float32 product by a library's copy has the same bits in a product of few rows, for one
+    thread and a number of few rows each."""
+    x, weight = torch.randn(48 + 96, 256, generator=torch.Generator().manual_seed(0)).split((48, 96))
+    copy = pack_weight(weight, by)
+    product = multiply(x, copy)
+    return all(torch.equal(multiply(x[:rows], copy), product[:rows]) for rows in (1, 2, 3, 5, 16))
+
+
 def accurate(rows: int, inner: int, product, dtype=torch.float32) -> bool:
     """Return whether a product is right to rounding, and each row independent of the number of rows."""
     generator = torch.Generator().manual_seed(0)
