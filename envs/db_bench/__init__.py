@@ -152,7 +152,6 @@ class Env(OwnSplits):
             self.database.load(task.table, task.columns, task.rows)
         except sqlite3.Error as error:
             raise ValueError(f"data: the table {task.table[:60]!r} cannot be made: {error}") from None
-        self.defined = self.database.definition()
         self.turns, self.found, self.tried = 0, False, False
         self.running = True
 
@@ -241,12 +240,13 @@ class Env(OwnSplits):
 
     def _untouched(self) -> bool:
         """Return whether the table is as it was at the start."""
-        return self._rows() == [tuple(row) for row in self.goal.rows] and self._as_defined()
+        return not self.turns or (self._rows() == [tuple(row) for row in self.goal.rows] and self._as_defined())
 
     def _as_defined(self) -> bool:
         """Return whether the table has the columns and keys of the start."""
+        start = Database().load(self.goal.table, self.goal.columns, [])
         try:
-            return self.database.definition() == self.defined
+            return self.database.definition() == start.definition()
         except MySQLError:
             return False
 
