@@ -7,7 +7,6 @@ sampled token gives its log-probability and its value.
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 
 import torch
 
@@ -74,30 +73,30 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     """Yield pieces of whole episodes with at most micro_tokens ids each (or one longer episode), of about equal size.
 
     Groups are sorted by their longest episode. A group's episodes stay together, because a piece computes a shared
-    prompt once; the limit can still split a group. Pieces of long and short episodes alternate, and are an even number
-    where lengths allow it: ranks take adjacent pieces, and should have as much to do.
+    prompt once; the end of a piece can still split a group. More pieces than one come in pairs of about as many tokens,
+    the longest and the shortest episodes that remain: ranks take adjacent pieces, and should have as much to do.
     """
-    longest: dict[int, int] = {}
-    for e in batch.episodes:
-        longest[e.group] = max(len(e.ids_T), longest.get(e.group, 0))
-    groups = [e.group for e in batch.episodes]
-    order = sorted(range(len(groups)), key=lambda i: (longest[groups[i]], groups[i]))
-    left, cut, piece, size = sum(len(e.ids_T) for e in batch.episodes), [], [], 0
-    pieces = -(-left // micro_tokens)
-    pieces += pieces % 2 if pieces > 1 else 0
-    for i in order:
-        length = len(batch.episodes[i].ids_T)
-        even = left / pieces  # what each of the pieces that remain should have
-        if piece and (size + length > micro_tokens or size + length / 2 > even):
-            cut.append(piece)
-            piece, size, left = [], 0, left - size
-            pieces = max(pieces - 1, -(-left // micro_tokens))
-        piece.append(i)
-        size += length
-    cut += [piece] if piece else []
-    alternating = chain.from_iterable(zip(cut, reversed(cut), strict=True))  # first, last, second, last but one, ...
-    for piece in list(alternating)[: len(cut)]:
-        yield select(batch, piece)
+    groups, lengths, longest = [e.group for e in batch.episodes], [len(e.ids_T) for e in batch.episodes], {}
+    for group, length in zip(groups, lengths, strict=True):
+        longest[group] = max(length, longest.get(group, 0))
+    order = sorted(range(len(groups)), key=lambda i: (-longest[groups[i]], groups[i]))
+    pieces, pairs = [order], -(-sum(lengths) // (2 * micro_tokens))
+    while sum(lengths) > micro_tokens and len(pieces := _in_pairs(order, lengths, micro_tokens, pairs)) > 2 * pairs:
+        pairs = max(pairs + 1, len(pieces) // 2)
+    yield from (select(batch, piece) for piece in pieces)
+
+
+def _in_pairs(order: list[int], lengths: list[int], limit: int, pairs: int) -> list[list[int]]:
+    """Cut a sorted list of episodes into that many pairs of pieces, or into more where the limit ends pieces early."""
+    rest, pieces, size, even = order[:], [], 0, sum(lengths) / (2 * pairs)
+    while rest:
+        piece, most, end = [], size + limit, -(len(pieces) % 2)  # in turns the longest and the shortest that remain
+        share = even * (len(pieces) + 1)  # what this and all pieces before it should have
+        while rest and ((size + (n := lengths[rest[end]]) <= most and size + n / 2 <= share) or not piece):
+            piece.append(rest.pop(end))
+            size += n
+        pieces.append(piece)
+    return pieces
 
 
 def forward(

@@ -1,5 +1,6 @@
 """From episodes to log-probabilities and gradients: neither packing nor order changes the results."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -327,3 +328,15 @@ def test_ranks_have_about_as_many_and_as_long_pieces(world, micro_tokens):
     costs = [sum(len(e.ids_T) ** 2 for piece in some for e in piece.episodes) for some in mine]
     assert len(pieces) % 2 == 0
     assert max(costs) < (1.25 if world == 2 else 1.8) * min(costs)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_two_ranks_have_as_many_tokens_each(seed):
+    """Pieces that come as long and short ones could end as five, of which one rank had 63 % of the tokens."""
+    turns = random.Random(seed)
+    episodes = [play(i, i, turns=turns.randint(2, 14), truncated=False) for i in range(32)]
+    lengths = sum(len(e.ids_T) for e in episodes)
+    for micro_tokens in (lengths // 4, lengths * 2 // 7, lengths // 3, lengths * 2 // 5, lengths - 1):
+        pieces = [sum(len(e.ids_T) for e in p.episodes) for p in micro_batches(make_batch(episodes), micro_tokens)]
+        mine = [sum(pieces[n] for n in ranks.share(len(pieces), rank, 2)) for rank in range(2)]
+        assert len(pieces) % 2 == 0 and max(pieces) <= micro_tokens and max(mine) < 0.53 * sum(mine)
