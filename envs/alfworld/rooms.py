@@ -4,6 +4,7 @@ A name is a kind and a number, "mug 1". Lists sort kinds ascending and numbers d
 """
 
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import NamedTuple
 
@@ -157,6 +158,7 @@ class Room(NamedTuple):
     inside: dict[str, list[str]]  # receptacle -> its objects
 
 
+@cache  # of the few hundred names that rooms have
 def kind_of(name: str) -> str:
     """Return the kind in a name."""
     return name[: name.rindex(" ")]
