@@ -36,7 +36,8 @@ BESIDE = ("models/fast/", "rl/guard/", "rl/ranks/", "rl/look/")
 ROOMS = ["train.py", "rl", "lora", "models", "envs"]
 PROGRAM = """
 import json, runpy, sys
-words = "algo=ppo epochs=1 episodes=8 batch_size=8 eval_episodes=2 ranks=1".split()
+words = "algo=ppo epochs=1 episodes=2 batch_size=2 eval_episodes=1 ranks=1 products=plain".split()
+words += "textcraft.max_turns=1 max_new_tokens=8".split()
 sys.argv[1:] = [*words, f"out={sys.argv[1]}/run"]
 runpy.run_path("train.py", run_name="__main__")
 print(json.dumps([module.__file__ for module in list(sys.modules.values()) if getattr(module, "__file__", None)]))

@@ -10,6 +10,7 @@ import pytest
 import test_gpu_benchmark_on_device
 import torch
 from conftest import no_hang
+from frozen_heap import frozen_heap  # noqa: F401
 
 from benchmarks import common, gpu, gpu_checks, gpu_parts, gpu_sizes, kernels, logprob, sides, step
 from benchmarks import lora as lora_benchmark

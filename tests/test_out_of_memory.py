@@ -4,6 +4,7 @@ planted, some of them by allocations that no machine can make."""
 import pytest
 import torch
 from conftest import run_program
+from frozen_heap import frozen_heap  # noqa: F401
 from test_learning import make_state, play
 
 from models.fast import trial

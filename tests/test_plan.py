@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import run_program
+from frozen_heap import frozen_heap  # noqa: F401
 
 from benchmarks import memory
 from benchmarks.sides import SHAPES
 from models.config import read_config
-from models.fast import footprint, packed, process
+from models.fast import cpu_step, footprint, packed, process
 from models.kernels import Kernels, kernels
 from models.sizes import sizes_of
 from models.weights import resolve
@@ -21,7 +22,7 @@ GIB = 2**30
 
 
 TINY = ["micro_tokens=512", "max_len=128", "rollout_batch_size=16", "dtype=float32"]
-MANY = ["micro_tokens=2048", "max_len=256", "rollout_batch_size=16", "dtype=bfloat16"]
+MANY = ["micro_tokens=1024", "max_len=128", "rollout_batch_size=8", "dtype=bfloat16"]
 LARGER = ["micro_tokens=256", "max_len=64", "rollout_batch_size=8", "dtype=bfloat16"]
 CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermediate_size": 2048}
 
@@ -47,7 +48,9 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
     ],
 )
 def test_planned_peaks_are_within_5_percent_of_measured_ones(name, words, monkeypatch):
-    """Of Qwen2.5-0.5B's shape two smaller layers; benchmarks.memory measures it whole."""
+    """Of Qwen2.5-0.5B's shape two smaller layers; benchmarks.memory measures it whole. The trial of the decode step is
+    left out, as its tensors are gone before a phase is measured."""
+    monkeypatch.setattr(cpu_step, "_agrees", lambda *_: True)
     monkeypatch.setitem(memory.SHAPES, "0.5b", SHAPES["0.5b"] | CUT | {"num_attention_heads": 8})
     planned, found = memory.planned(name, words), memory.measured(name, words)
     assert set(found) == {"load", "rollout", "values", "update"}

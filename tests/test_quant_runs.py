@@ -101,7 +101,7 @@ def test_evaluation_quantises_as_the_run_did(trained, tmp_path):
     results = {}
     for name, words in {"run": [], "nf4": ["quant=nf4"], "none": ["quant=none"]}.items():
         path = tmp_path / f"{name}.json"
-        words = [f"adapter={trained}/epoch_2", "n=2", *TURNS, f"json={path}", *words]
+        words = [f"adapter={trained}/epoch_2", "n=2", "max_new_tokens=8", "max_turns=2", f"json={path}", *words]
         assert run_program("eval.py", *words)[0] == 0
         results[name] = json.loads(path.read_text())
     assert results["run"] == results["nf4"] and results["run"]["config"]["quant"] == "nf4"

@@ -14,10 +14,9 @@ from on_triton import (
     check_binary,
     compiled,
     compiles,
-    needs_no_device,
     record,
-    run_under_the_interpreter,
     runs,
+    runs_no_kernel,
     spilled,
 )  # fmt: skip
 
@@ -31,12 +30,6 @@ from models.logprob import token_logprobs
 from models.sdpa import masked_attention
 
 KERNELS = "_forward", "_backward_queries", "_backward_keys"
-
-
-@needs_no_device
-@pytest.mark.parametrize(("at_least", "marks"), [(20, "not full"), pytest.param(36, "full", marks=pytest.mark.full)])
-def test_under_the_interpreter(at_least, marks):
-    run_under_the_interpreter(__file__, at_least, marks)
 
 
 def inputs(B, H, K, T, L, E, dtype, seed=0, size=1.0):
@@ -329,6 +322,7 @@ def test_sampling_and_training_launch_the_same_binary(monkeypatch):
     assert len(keys) == 1
 
 
+@runs_no_kernel
 def test_cuda_uses_the_kernels_for_16_bits_and_exact_float32(monkeypatch):
     calls = []
     monkeypatch.setattr(attention_triton, "attend", lambda q, *_: calls.append(q.dtype))

@@ -37,7 +37,7 @@ HALF = [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.full)]
 @needs_no_device
 @pytest.mark.full
 def test_under_the_interpreter():
-    run_under_the_interpreter(__file__, at_least=170)
+    run_under_the_interpreter({"corners": 170})
 
 
 # ---- the head ----

@@ -14,10 +14,9 @@ from on_triton import (
     check_binary,
     compiled,
     compiles,
-    needs_no_device,
     record,
-    run_under_the_interpreter,
     runs,
+    runs_no_kernel,
     spilled,
 )  # fmt: skip
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,12 +28,6 @@ from models.fast.triton.logprob import scratch_bytes, tiles, token_logprobs
 
 KERNELS = "_score", "_fold", "_gather", "_dlogits"
 MIB = 2**20
-
-
-@needs_no_device
-@pytest.mark.parametrize(("at_least", "marks"), [(22, "not full"), pytest.param(6, "full", marks=pytest.mark.full)])
-def test_under_the_interpreter(at_least, marks):
-    run_under_the_interpreter(__file__, at_least, marks)
 
 
 def problem(N: int, V: int, D: int, dtype, size: float = 1.0, order=None, seed: int = 0):
@@ -214,6 +207,7 @@ class Allocated(TorchDispatchMode):
         return [storage.nbytes() for storage in self.storages.values()]
 
 
+@runs_no_kernel
 @pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: "+".join(mode) or "made in the forward")
 def test_temporary_memory_is_within_scratch_bytes(mode, monkeypatch):
     """Counted without running the kernels, which allocate nothing; three chunks of rows, six slabs."""
@@ -231,6 +225,7 @@ def test_temporary_memory_is_within_scratch_bytes(mode, monkeypatch):
     assert max(chunks.sizes()) < dtype.itemsize * min(V * D, N * V, allowed)
 
 
+@runs_no_kernel
 def test_scratch_is_bounded_at_any_number_of_rows():
     for D, V in ((896, 151936), (3584, 152064), (8192, 262144), (4096, 32001)):
         for dtype in FLOATS:
@@ -329,6 +324,7 @@ def test_sampling_and_training_launch_the_same_binary(dtype, monkeypatch):
     assert {name: len(found) for name, found in keys.items()} == {"_score": 1, "_fold": 1, "_gather": 1}
 
 
+@runs_no_kernel
 def test_signature_matches_the_reference():
     ours, reference = (
         [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]

@@ -11,9 +11,7 @@ from on_triton import (
     check_binary,
     compiled,
     compiles,
-    needs_no_device,
     record,
-    run_under_the_interpreter,
     runs,
     spilled,
 )
@@ -25,11 +23,6 @@ from models.quant import KINDS, dequantise
 
 HALF = [torch.bfloat16, torch.float16]
 FOUR_BITS = ["nf4", "nf4-double"]
-
-
-@needs_no_device
-def test_under_the_interpreter():
-    run_under_the_interpreter(__file__, at_least=14)
 
 
 def on_device(shape, kind, biased=False, dtype=torch.float32):

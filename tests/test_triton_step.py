@@ -10,9 +10,7 @@ from on_triton import (
     SHARED,
     compiled,
     compiles,
-    needs_no_device,
     record,
-    run_under_the_interpreter,
     runs,
     spilled,
 )
@@ -22,11 +20,6 @@ from models.fast.triton import step as step_triton
 from models.fast.triton.step import add_norm, rotary_write, swiglu
 
 KERNELS = "_add_norm", "_rotary_write", "_swiglu"
-
-
-@needs_no_device
-def test_under_the_interpreter():
-    run_under_the_interpreter(__file__, at_least=21)
 
 
 def draw(*shape, dtype=torch.bfloat16, seed=0):
