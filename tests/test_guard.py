@@ -226,7 +226,7 @@ SIGNALS += [pytest.param(*others, marks=pytest.mark.full) for others in ((signal
 @pytest.mark.parametrize(("number", "status"), SIGNALS)
 def test_a_signal_saves_and_ends_with_its_status(number, status, tmp_path):
     run = tmp_path / "run"
-    process = started(*SMALL, "epochs=500", f"out={run}")
+    process = started(*SMALL, "epochs=500", "eval_episodes=0", f"out={run}")
     wait_for(run / "metrics.jsonl", process)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
