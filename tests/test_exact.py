@@ -103,12 +103,13 @@ def test_every_choice_of_library_is_exact(library, least, monkeypatch):
         pytest.skip(f"the trial refuses MKL's copies on this CPU: {found}")
     stacked = exact_step(model) is not None
     assert largest_gap(model) == 0.0 and (stacked or (library == "mkl" and not EXACT_MKL))
-    model = embedded(16, torch.bfloat16)
-    randomize_factors(model)
-    assert largest_gap(model) == 0.0
+    if library == "plain" or packed.usable(BF16, library):  # else no weight of 16 bits has a copy
+        model = embedded(16, BF16)
+        randomize_factors(model)
+        assert largest_gap(model) == 0.0
 
 
-@pytest.mark.parametrize("r", [1, 81, 193, *also_full(64, 65, 80, 128, 191, 192, 240, 256, 320)])
+@pytest.mark.parametrize("r", [1, 193, *also_full(64, 65, 80, 81, 128, 191, 192, 240, 256, 320)])
 def test_stacked_step_serves_every_rank(r):
     """Without it the model itself samples: exact as well, but slower."""
     model = embedded(r, torch.float32)
@@ -384,7 +385,8 @@ def test_a_run_says_what_is_not_exact(tmp_path, monkeypatch):
     assert metrics_of(tmp_path / "run")[0]["exact"] == line.partition("exact: ")[2]
 
 
-@pytest.mark.parametrize("r", [1, *(pytest.param(r, marks=pytest.mark.full) for r in (2, 3, 191, 192, 193))])
+@pytest.mark.full  # test_train.py resumes a run of rank 4
+@pytest.mark.parametrize("r", [1, 2, 3, 191, 192, 193])
 def test_resumed_runs_of_corner_ranks_have_the_same_bytes(r, threads):
     threads(1)
     with shared_trials():
