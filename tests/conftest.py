@@ -16,6 +16,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads beyond the cores must not spin
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each program that a test starts would compile all files again
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from shared_trials import shared_trials
 from models.config import parse_config
 from models.decoder import CausalLM
 
+sys.dont_write_bytecode = False  # nor would each worker the tests
 torch.set_num_threads(1)
 SWITCH = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)  # oneDNN's, off
 FUZZ = int(os.environ.get("FUZZ", 0))  # 0: the same examples in every run; N: others in each, and N times as many
@@ -53,9 +55,10 @@ SMALL = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_rank():
-    """Let programs that run in the tests' process stay in it."""
+    """Let programs that run in the tests' process stay in it, and not wait until the disk has what they wrote."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rl.ranks.start.cores", lambda: 1)
+        patch.setattr(os, "fsync", os.fstat)  # refuses the same files and does not wait for the disk
         yield
 
 
@@ -156,11 +159,20 @@ _restored_by_module = pytest.fixture(scope="module", autouse=True)(_restored_pro
 _restored_by_test = pytest.fixture(autouse=True)(_restored_products)
 
 
+@pytest.fixture(scope="session")
+def trials(tmp_path_factory) -> Path:
+    """Return the folder in which pytest's workers share trials of exactness."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "trials"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _shared_trials(request):
+def _shared_trials(request, trials):
     """Share trials of exactness, but in a module with EACH_TRIAL, which tests them."""
     loaded = {"models.fast.trial", "models.fast.cpu_step"} <= sys.modules.keys()
-    with contextlib.nullcontext() if hasattr(request.module, "EACH_TRIAL") or not loaded else shared_trials():
+    with contextlib.nullcontext() if hasattr(request.module, "EACH_TRIAL") or not loaded else shared_trials(trials):
         yield
 
 

@@ -1,9 +1,9 @@
-"""A rank of tests/test_ranks.py and test_shard.py: python rank_cases.py FOLDER JSON, with RANK and WORLD_SIZE in the
-environment.
+"""A rank of tests/test_ranks.py and test_shard.py: python rank_cases.py FOLDER JSON TRIALS, with RANK and WORLD_SIZE in
+the environment.
 
-JSON: {case: [words of train.py, ...]}; each command writes to FOLDER/case. Words of SPECIAL are not train.py's. With
-shard= each rank also writes FOLDER/case-held-RANK.json: what it held after each of the first passes over the model
-(`held`), and how often it gathered and scattered in it.
+JSON: {case: [words of train.py, ...]}; each command writes to FOLDER/case. TRIALS: the folder of shared trials.
+Words of SPECIAL are not train.py's. With shard= each rank also writes FOLDER/case-held-RANK.json: what it held after
+each of the first passes over the model (`held`), and how often it gathered and scattered in it.
 """
 
 import gc
@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from unittest import mock
 
 import torch
@@ -24,6 +25,7 @@ from rl import ranks
 from rl.config import parse
 from rl.ranks import start
 
+ROWS = 8  # sequences of the trial with shares, which has more in every other test
 MEASURED = 6  # passes: the trial, an evaluation, a rollout, values or the reference, an update
 FAILS = 3  # every so many tasks one fails
 
@@ -81,8 +83,9 @@ def held(model: torch.nn.Module) -> dict[str, int]:
     return {"base": whole, "local": sum(local.values()), "others": sum(others.values())}
 
 
-def measured(path: str, words: list[str]) -> None:
+def measured(path: str, words: list[str], trials: Path) -> None:
     """Run the words, and write what this rank held after each pass."""
+    from models.fast import trial
     from rl.ranks import shard
 
     found, end, sent = [], shard.Shards._end, {"Gather": 0, "Scatter": 0}
@@ -103,22 +106,28 @@ def measured(path: str, words: list[str]) -> None:
             found.append({**held(self.model), **sent})
         sent.update(Gather=0, Scatter=0)
 
-    with mock.patch.object(shard.Shards, "_end", ended), counted(shard.Gather), counted(shard.Scatter):
+    with (
+        mock.patch.object(trial, "ROWS", ROWS),
+        shared_trials(trials, also_first=False),  # a pass over the shares
+        mock.patch.object(shard.Shards, "_end", ended),
+        counted(shard.Gather),
+        counted(shard.Scatter),
+    ):
         run(words)
     with open(f"{path}-held-{ranks.here.rank}.json", "w") as file:
         json.dump(found, file)
 
 
 if __name__ == "__main__":
-    folder, cases = sys.argv[1], json.loads(sys.argv[2])
+    folder, cases, trials = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
     start.join("cpu")
     for name, commands in cases.items():
         for words in commands:
             ranks.here.store.delete_key("spoken")
             words = [word.replace("OUT", f"{folder}/{name}") for word in words]
             if any(word.startswith("shard=") for word in words):
-                measured(f"{folder}/{name}", words)
+                measured(f"{folder}/{name}", words, trials)
             else:
-                with shared_trials():
+                with shared_trials(trials):
                     run(words)
     start.leave()

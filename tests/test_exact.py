@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import EXACT_MKL, metrics_of, random_model, randomize, run_program
+from shared_trials import shared_trials
 
 import lora
 import train
@@ -48,7 +49,7 @@ def randomize_factors(model, seed: int = 0) -> None:
 
 def largest_gap(model) -> float:
     """Return the largest difference of log-probabilities of sampling and of training, in nats."""
-    return gaps_of(model, play(model, *PLAYED)).max().item()
+    return gaps_of(model, play(model, *FEWER)).max().item()
 
 
 def embedded(r: int, dtype: torch.dtype):
@@ -61,6 +62,7 @@ def embedded(r: int, dtype: torch.dtype):
 
 
 PLAYED = (12, 5, 2, 4, 90)  # episodes, rows of the engine, turns, sampled tokens of a turn, prompt tokens
+FEWER = (8, 5, 2, 3, 90)
 ONE_HEAD = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 1, "num_key_value_heads": 1}
 F32, BF16 = torch.float32, torch.bfloat16
 QUICK = [(1, 3, F32), (16, 3, BF16), (192, 1, F32), (0, 3, F32)]
@@ -101,12 +103,13 @@ def test_every_choice_of_library_is_exact(library, least, monkeypatch):
         pytest.skip(f"the trial refuses MKL's copies on this CPU: {found}")
     stacked = exact_step(model) is not None
     assert largest_gap(model) == 0.0 and (stacked or (library == "mkl" and not EXACT_MKL))
-    model = embedded(16, torch.bfloat16)
-    randomize_factors(model)
-    assert largest_gap(model) == 0.0
+    if library == "plain" or packed.usable(BF16, library):  # else no weight of 16 bits has a copy
+        model = embedded(16, BF16)
+        randomize_factors(model)
+        assert largest_gap(model) == 0.0
 
 
-@pytest.mark.parametrize("r", [1, 81, 193, *also_full(64, 65, 80, 128, 191, 192, 240, 256, 320)])
+@pytest.mark.parametrize("r", [1, 193, *also_full(64, 65, 80, 81, 128, 191, 192, 240, 256, 320)])
 def test_stacked_step_serves_every_rank(r):
     """Without it the model itself samples: exact as well, but slower."""
     model = embedded(r, torch.float32)
@@ -382,10 +385,12 @@ def test_a_run_says_what_is_not_exact(tmp_path, monkeypatch):
     assert metrics_of(tmp_path / "run")[0]["exact"] == line.partition("exact: ")[2]
 
 
-@pytest.mark.parametrize("r", [1, *(pytest.param(r, marks=pytest.mark.full) for r in (2, 3, 191, 192, 193))])
+@pytest.mark.full  # test_train.py resumes a run of rank 4
+@pytest.mark.parametrize("r", [1, 2, 3, 191, 192, 193])
 def test_resumed_runs_of_corner_ranks_have_the_same_bytes(r, threads):
     threads(1)
-    assert exactness.resumed_run(("tiny", "float32", r, 1), "tiny") == ("equal", 0.0)
+    with shared_trials():
+        assert exactness.resumed_run(("tiny", "float32", r, 1), "tiny") == ("equal", 0.0)
 
 
 def gradients(model, episodes: list[Episode], micro_tokens: int) -> dict[str, torch.Tensor]:

@@ -60,8 +60,9 @@ def warn() -> None:
     ],
 )
 def test_judge_finds_costly_cases_and_stray_lines(call, found, seconds, monkeypatch):
-    """Also after an earlier case that took as much."""
+    """That of memory also after an earlier case that took as much."""
     monkeypatch.setattr(hostile_files, "SECONDS", seconds)
-    del [bytearray(b"x") * 1_300_000_000][:]
+    if "MiB" in found:
+        del [bytearray(b"x") * 1_300_000_000][:]
     with pytest.raises(AssertionError, match=found):
         judge(call)

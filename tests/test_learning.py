@@ -16,6 +16,7 @@ from rl.state import TrainState
 from rl.update import make_optimizer, optimizer_step
 
 PROMPT = [5, 9, 2]
+LEARNED = 0.85  # reward per turn; a random policy earns half of 1
 
 
 def make_state(algo: str, **keys):
@@ -55,13 +56,15 @@ def play(state, cfg, first: int, turns: int = 2) -> list[Episode]:
 
 
 def learn(algo: str, sign: float = 1.0, **keys) -> tuple[float, float]:
-    """Return the mean reward per turn before and after all epochs of train.py's stages 3 and 4. sign -1 flips every
-    advantage."""
+    """Return the mean reward per turn before and after epochs of train.py's stages 3 and 4, which end once two epochs
+    in a row are far above LEARNED. sign -1 flips every advantage."""
     state, cfg = make_state(algo, **keys)
     means = []
     for epoch in range(cfg.epochs):
         episodes = play(state, cfg, epoch * cfg.episodes)
         means.append(sum(e.score for e in episodes) / len(episodes) / 2)
+        if min(means[-2:]) > LEARNED + 0.05:
+            break
         if algo == "sft":  # the demonstrations are the best episodes
             episodes = [e for e in episodes if e.score == 2] or episodes[:1]
         batch = train.score(state, episodes, cfg)
@@ -103,7 +106,7 @@ def algo_of(name: str) -> str:
 def test_learns_a_bandit(name):
     before, after = learn(algo_of(name), **KEYS[name])
     assert 0.2 < before < 0.8
-    assert after > 0.85
+    assert after > LEARNED
 
 
 @pytest.mark.parametrize("name", SIGNED)

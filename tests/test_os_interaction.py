@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -35,7 +36,7 @@ from envs.os_interaction.judge import Endless, judge, obstacle, prepared, twin
 from envs.os_interaction.tasks import LEVELS, SKILLS, SLOT, Task, commands, templates
 from envs.os_interaction.wordings import wordings
 from envs.simulators.sandbox import machine as machine_module
-from envs.simulators.shell import Shell, base_machine
+from envs.simulators.shell import MAX_STEPS, Shell, base_machine
 
 Shell.strict = True  # errors of the shell must be seen
 ALL = [template for level in LEVELS for template in templates(level)]
@@ -482,7 +483,16 @@ def test_endless_script_is_stopped_and_the_episode_continues():
     assert env.step("echo 2").observation == OUTPUT + "2\n"
 
 
-def test_an_evaluation_that_does_not_end_is_unknown():
+@pytest.fixture
+def few_steps(monkeypatch):
+    """End an evaluation's scripts after fewer steps."""
+    module = sys.modules["envs.os_interaction.judge"]
+    for name in ("MAX_STEPS", "TRIED"):
+        monkeypatch.setattr(module, name, MAX_STEPS // 10)
+    monkeypatch.setattr(module.run_script, "__defaults__", ((), MAX_STEPS // 10))
+
+
+def test_an_evaluation_that_does_not_end_is_unknown(few_steps):
     endless = Task("Wait.", (), ("true",), ("while true; do :; done",), ())
     step = at(endless).step("finish")
     assert (step.reward, step.info["outcome"], step.info["success"]) == (0.0, "unknown", False)
@@ -628,7 +638,7 @@ def test_a_condition_cannot_forge_the_next_one():
         ("cat /srv/f | grep -q x", 'x=$(printf %100000s); for i in {1..50}; do echo "$x" >> /srv/f; done'),
     ],
 )
-def test_no_agent_makes_an_evaluation_unknown(condition, script):
+def test_no_agent_makes_an_evaluation_unknown(condition, script, few_steps):
     env = at(Task("Do it.", ("touch /srv/f",), (), (condition,), ()))
     assert not env.step(script).observation.endswith(SLOW)
     step = env.step("finish")

@@ -17,7 +17,8 @@ from rl.config import parse
 from rl.ranks import join, start
 from rl.ranks.pieces import Pieces, file_name, share_of
 
-COMMON = "epochs=1 eval_episodes=0 max_turns=2 max_new_tokens=12 micro_tokens=256 episodes=8 batch_size=8 out=OUT"
+COMMON = "epochs=1 eval_episodes=0 max_turns=2 max_new_tokens=8 micro_tokens=256 episodes=8 batch_size=8 out=OUT"
+COMMON += " temperature=1.5"  # or all rewards of a group are equal
 LORA = {  # case: words
     "ppo": f"algo=ppo {COMMON} products=onednn epochs=2 eval_episodes=1 reward.rule=shaped",
     "grpo": f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} episodes=12 reward.rule=shaped fails strict=false"
@@ -27,7 +28,7 @@ LORA = {  # case: words
 }
 ALL = {
     "all-grpo": f"algo=grpo lora.r=0 lr=1e-4 grpo.group_size=4 {COMMON} reward.rule=shaped epochs=2 products=plain",
-    "all-ppo": f"algo=ppo lora.r=0 lr=1e-4 {COMMON} strict=false products=onednn",
+    "all-ppo": f"algo=ppo lora.r=0 lr=1e-4 {COMMON} reward.rule=shaped strict=false products=onednn",
     "all-sft": f"algo=sft lora.r=0 lr=1e-4 {COMMON} dtype=bfloat16 products=plain",
 }
 GROUPS = 5  # of the embedded model: four blocks, and embedding, norm and head
@@ -60,22 +61,25 @@ def apart(one: Path, other: Path, name: str) -> float:
     return max((float((a.whole(key) - b.whole(key)).abs().max()) for key in a.shapes()), default=0.0)
 
 
-def play(folder: Path, world: int, cases: set[tuple[str, str]]) -> Path:
+def play(folder: Path, world: int, cases: set[tuple[str, str]], trials: Path) -> Path:
     """Run the cases in one group of processes, and return the folder of their runs."""
-    played(folder, world, {f"{case}-{kind}": [f"{(LORA | ALL)[case]} {KINDS[kind]}"] for case, kind in sorted(cases)})
+    words = {f"{case}-{kind}": [f"{(LORA | ALL)[case]} {KINDS[kind]}"] for case, kind in sorted(cases)}
+    played(folder, world, words, trials)
     return folder
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory) -> Path:
+def two(tmp_path_factory, trials) -> Path:
     """Return the folder of FEW's runs by two ranks."""
-    return play(tmp_path_factory.mktemp("two"), 2, FEW)
+    return play(tmp_path_factory.mktemp("two"), 2, FEW, trials)
 
 
 def check(folder: Path, world: int, cases: set[tuple[str, str]], alone) -> None:
     """Adapters, optimizer, episodes and metrics to the byte; with lora.r=0 weights and moments to 1e-5."""
     for case, kind in sorted(cases):
         ours, theirs = folder / f"{case}-{kind}", alone(case)
+        learned = [value for name, value in contents(theirs).items() if name.startswith("grad_norm ")]
+        assert any(learned), f"{case} learned nothing"
         if case in LORA:
             assert differences(contents(ours), contents(theirs)) == {}, (case, kind)
         else:
@@ -101,8 +105,8 @@ def test_two_ranks_with_shares_train_what_one_rank_does(two, alone):
 
 @pytest.mark.full
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_ranks_with_shares_train_what_one_rank_does(world, alone, tmp_path):
-    check(play(tmp_path, world, EVERY), world, EVERY, alone)
+def test_ranks_with_shares_train_what_one_rank_does(world, alone, trials, tmp_path):
+    check(play(tmp_path, world, EVERY, trials), world, EVERY, alone)
 
 
 def cut_short(run: Path, copy: Path) -> Path:
@@ -124,10 +128,10 @@ def test_what_two_ranks_saved_resumes_at_one(two, alone, tmp_path, capsys):
 
 
 @pytest.mark.full
-def test_what_two_ranks_saved_resumes_at_four(two, alone, tmp_path):
+def test_what_two_ranks_saved_resumes_at_four(two, alone, trials, tmp_path):
     for case in ("ppo", "all-grpo"):
         cut_short(two / f"{case}-zero3", tmp_path / case)
-    played(tmp_path, 4, {case: ["resume=OUT"] for case in ("ppo", "all-grpo")})
+    played(tmp_path, 4, {case: ["resume=OUT"] for case in ("ppo", "all-grpo")}, trials)
     assert differences(contents(tmp_path / "ppo"), contents(alone("ppo"))) == {}
     for name in ("trainable", "optimizer"):
         assert apart(newest(tmp_path / "all-grpo"), newest(alone("all-grpo")), name) < 1e-5

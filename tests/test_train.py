@@ -149,7 +149,7 @@ def test_sft_from_a_file_learns_it_and_logs_its_loss(tmp_path, capsys):
     rows = [{"question": f"get {i % 10} log", "reply": "Got them."} for i in range(60)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"question": "x " * 99, "reply": "y"}])))
     columns = ["sft.prompt_column=question", "sft.answer_column=reply"]
-    trained(f"out={tmp_path}/run", "algo=sft", f"data={tmp_path}/rows.jsonl", "epochs=3", "max_len=60", *columns)
+    trained(f"out={tmp_path}/run", "algo=sft", f"data={tmp_path}/rows.jsonl", "epochs=2", "max_len=60", *columns)
     output = capsys.readouterr().out
     assert "data: 54 conversations to learn, 6 held out; 1 cut by max_len=60, 1 left out for it" in output
     records = metrics_of(tmp_path / "run")
@@ -158,7 +158,7 @@ def test_sft_from_a_file_learns_it_and_logs_its_loss(tmp_path, capsys):
     assert output.count("held-out loss ") == 3, "before, after, and the last line's best"
     assert f"perplexity {records[-1]['perplexity']:.2f}" in output
     assert not any("eval" in r or "accuracy" in r for r in records), "there is no task to play"
-    assert [r["episodes"] for r in records if "episodes" in r] == [54] * 3, "an epoch is a pass"
+    assert [r["episodes"] for r in records if "episodes" in r] == [54] * 2, "an epoch is a pass"
     (shown,) = page_data(tmp_path / "run" / "report.html", "runs")
     assert [r["eval_loss"] for r in shown["metrics"] if "eval_loss" in r] == held_out
 
