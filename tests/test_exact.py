@@ -385,8 +385,7 @@ def test_a_run_says_what_is_not_exact(tmp_path, monkeypatch):
     assert metrics_of(tmp_path / "run")[0]["exact"] == line.partition("exact: ")[2]
 
 
-@pytest.mark.full  # test_train.py resumes a run of rank 4
-@pytest.mark.parametrize("r", [1, 2, 3, 191, 192, 193])
+@pytest.mark.parametrize("r", [1, *also_full(2, 3, 191, 192, 193)])
 def test_resumed_runs_of_corner_ranks_have_the_same_bytes(r, threads):
     threads(1)
     with shared_trials():
