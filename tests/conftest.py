@@ -53,12 +53,17 @@ SMALL = {
 }
 
 
+def fsync(file: int) -> None:
+    """Stand in for os.fsync: refuse the same files, but do not wait for the disk."""
+    os.fstat(file)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _one_rank():
     """Let programs that run in the tests' process stay in it, and not wait until the disk has what they wrote."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rl.ranks.start.cores", lambda: 1)
-        patch.setattr(os, "fsync", os.fstat)  # refuses the same files and does not wait for the disk
+        patch.setattr(os, "fsync", fsync)
         yield
 
 
@@ -160,7 +165,7 @@ _restored_by_test = pytest.fixture(autouse=True)(_restored_products)
 
 
 @pytest.fixture(scope="session")
-def trials(tmp_path_factory) -> Path:
+def trials_folder(tmp_path_factory) -> Path:
     """Return the folder in which pytest's workers share trials of exactness."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "trials"
@@ -169,10 +174,11 @@ def trials(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _shared_trials(request, trials):
+def _shared_trials(request, trials_folder):
     """Share trials of exactness, but in a module with EACH_TRIAL, which tests them."""
     loaded = {"models.fast.trial", "models.fast.cpu_step"} <= sys.modules.keys()
-    with contextlib.nullcontext() if hasattr(request.module, "EACH_TRIAL") or not loaded else shared_trials(trials):
+    apart = hasattr(request.module, "EACH_TRIAL") or not loaded
+    with contextlib.nullcontext() if apart else shared_trials(trials_folder):
         yield
 
 

@@ -141,9 +141,9 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.full), pytest.param(3, marks=pytest.mark.full)])
-def test_several_ranks_write_the_bytes_of_one(world, alone, trials, tmp_path):
+def test_several_ranks_write_the_bytes_of_one(world, alone, trials_folder, tmp_path):
     by_one = {name: contents(alone(name, world)) for name in sized(world)}  # whose trials the ranks take
-    played(tmp_path, world, sized(world), trials)
+    played(tmp_path, world, sized(world), trials_folder)
     for name, theirs in by_one.items():
         ours = contents(tmp_path / name)
         assert differences(ours, theirs) == {}, name

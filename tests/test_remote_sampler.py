@@ -252,9 +252,9 @@ def test_an_epoch_is_sampled_while_the_one_before_is_learned(local, server, tmp_
 
 
 @pytest.mark.full
-def test_two_ranks_sample_ahead_as_one(server, trials, tmp_path):
+def test_two_ranks_sample_ahead_as_one(server, trials_folder, tmp_path):
     run(tmp_path / "alone", server.words, "ahead=1", "eval_every=1")
-    played(tmp_path, 2, {"two": [f"{WORDS} {server.words} ahead=1 eval_every=1 out=OUT"]}, trials)
+    played(tmp_path, 2, {"two": [f"{WORDS} {server.words} ahead=1 eval_every=1 out=OUT"]}, trials_folder)
     for name in ("episodes.jsonl", "epoch_2/adapter_model.safetensors"):
         assert (tmp_path / "two" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes(), name
     assert [r["staleness"] for r in metrics(tmp_path / "two")] == [0, 2]

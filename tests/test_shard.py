@@ -69,9 +69,9 @@ def play(folder: Path, world: int, cases: set[tuple[str, str]], trials: Path) ->
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory, trials) -> Path:
+def two(tmp_path_factory, trials_folder) -> Path:
     """Return the folder of FEW's runs by two ranks."""
-    return play(tmp_path_factory.mktemp("two"), 2, FEW, trials)
+    return play(tmp_path_factory.mktemp("two"), 2, FEW, trials_folder)
 
 
 def check(folder: Path, world: int, cases: set[tuple[str, str]], alone) -> None:
@@ -105,8 +105,8 @@ def test_two_ranks_with_shares_train_what_one_rank_does(two, alone):
 
 @pytest.mark.full
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_ranks_with_shares_train_what_one_rank_does(world, alone, trials, tmp_path):
-    check(play(tmp_path, world, EVERY, trials), world, EVERY, alone)
+def test_ranks_with_shares_train_what_one_rank_does(world, alone, trials_folder, tmp_path):
+    check(play(tmp_path, world, EVERY, trials_folder), world, EVERY, alone)
 
 
 def cut_short(run: Path, copy: Path) -> Path:
@@ -128,10 +128,10 @@ def test_what_two_ranks_saved_resumes_at_one(two, alone, tmp_path, capsys):
 
 
 @pytest.mark.full
-def test_what_two_ranks_saved_resumes_at_four(two, alone, trials, tmp_path):
+def test_what_two_ranks_saved_resumes_at_four(two, alone, trials_folder, tmp_path):
     for case in ("ppo", "all-grpo"):
         cut_short(two / f"{case}-zero3", tmp_path / case)
-    played(tmp_path, 4, {case: ["resume=OUT"] for case in ("ppo", "all-grpo")}, trials)
+    played(tmp_path, 4, {case: ["resume=OUT"] for case in ("ppo", "all-grpo")}, trials_folder)
     assert differences(contents(tmp_path / "ppo"), contents(alone("ppo"))) == {}
     for name in ("trainable", "optimizer"):
         assert apart(newest(tmp_path / "all-grpo"), newest(alone("all-grpo")), name) < 1e-5
