@@ -80,21 +80,22 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     for group, length in zip(groups, lengths, strict=True):
         longest[group] = max(length, longest.get(group, 0))
     order = sorted(range(len(groups)), key=lambda i: (-longest[groups[i]], groups[i]))
-    pieces, pairs = [order], -(-sum(lengths) // (2 * micro_tokens))
-    while sum(lengths) > micro_tokens and len(pieces := _in_pairs(order, lengths, micro_tokens, pairs)) > 2 * pairs:
+    pairs = -(-sum(lengths) // (2 * micro_tokens))
+    while len(pieces := _in_pairs(order, lengths, micro_tokens, pairs)) > 2 * pairs:
         pairs = max(pairs + 1, len(pieces) // 2)
     yield from (select(batch, piece) for piece in pieces)
 
 
 def _in_pairs(order: list[int], lengths: list[int], limit: int, pairs: int) -> list[list[int]]:
-    """Cut a sorted list of episodes into that many pairs of pieces, or into more where the limit ends pieces early."""
-    rest, pieces, size, even = order[:], [], 0, sum(lengths) / (2 * pairs)
+    """Cut a sorted list of episodes into that many pairs of pieces, or into more where the limit ends pieces early. All
+    make one piece if they fit."""
+    rest, pieces, total, taken = order[:], [], sum(lengths), 0
     while rest:
-        piece, most, end = [], size + limit, -(len(pieces) % 2)  # in turns the longest and the shortest that remain
-        share = even * (len(pieces) + 1)  # what this and all pieces before it should have
-        while rest and ((size + (n := lengths[rest[end]]) <= most and size + n / 2 <= share) or not piece):
+        piece, most, end = [], taken + limit, -1 if len(pieces) % 2 else 0  # in turns the longest and the shortest left
+        share = total * (len(pieces) + 1) / (2 * pairs) if total > limit else total  # of this and all pieces before it
+        while rest and ((taken + (n := lengths[rest[end]]) <= most and taken + n / 2 <= share) or not piece):
             piece.append(rest.pop(end))
-            size += n
+            taken += n
         pieces.append(piece)
     return pieces
 
