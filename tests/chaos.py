@@ -16,7 +16,6 @@ import resource
 import runpy
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,6 +34,7 @@ from rl.arguments import Positive
 from rl.guard.claim import LOCK
 from rl.guard.files import checkpoints, is_whole
 from rl.guard.signals import Interrupted
+from rl.ranks import start as of_ranks
 
 ROOT = Path(__file__).parents[1]
 WORDS = ["epochs=2", "episodes=8", "batch_size=4", "max_turns=2", "max_new_tokens=8", "eval_episodes=2", "lora.r=2"]
@@ -89,8 +89,7 @@ def start(
             os.chdir(ROOT)
             sys.argv = ["train.py", *words, f"ranks={ranks}"]
             if ranks > 1:
-                kill_first = lambda rank: count_operations(0 if rank else kill_at)  # noqa: E731
-                subprocess.Popen = lambda _words, env, **_: Rank(env, kill_first)
+                plant(lambda rank: count_operations(0 if rank else kill_at))
             else:
                 count_operations(kill_at, copy)
             status = execute()
@@ -113,36 +112,15 @@ def execute() -> int:
     return 0
 
 
-class Rank:
-    """Takes the place of subprocess.Popen for a rank: a fork, which need not import torch. prepare(rank) is called in
-    it first."""
+def plant(prepare: Callable[[int], None]) -> None:
+    """Call prepare(rank) in each rank that this process starts, before it runs."""
+    run_as_rank, sys.orig_argv = of_ranks.run_as_rank, [sys.executable, *sys.argv]  # ranks are forks of a program
 
-    def __init__(self, env: dict[str, str], prepare: Callable[[int], None]):
-        self.returncode = None
-        sys.stdout.flush()
-        self.pid = os.fork()
-        if not self.pid:
-            os.setsid()
-            os.environ.update(env)
-            prepare(int(env["RANK"]))
-            status = execute()
-            sys.stdout.flush()
-            os._exit(status)
+    def planted(_main, cfg) -> None:
+        prepare(int(os.environ["RANK"]))
+        run_as_rank(runpy.run_path("train.py")["main"], cfg)  # which imports what was prepared
 
-    def poll(self, flags: int = os.WNOHANG) -> int | None:
-        if self.returncode is None:
-            done, status = os.waitpid(self.pid, flags)
-            self.returncode = os.waitstatus_to_exitcode(status) if done else None
-        return self.returncode
-
-    def wait(self) -> int:
-        return self.poll(0)
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+    of_ranks.run_as_rank = planted
 
 
 def count_operations(kill_at: int, copy: tuple[Path, Path] | None = None) -> None:

@@ -13,7 +13,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -107,8 +106,7 @@ def run(out: Path, plan: Plan) -> tuple[int, str, float]:
             with open(log, "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
                 os.chdir(chaos.ROOT)
                 heartbeat.TURN, sys.argv = TURN, ["train.py", *WORDS, f"out={out}"]
-                plant = lambda rank: Planted(plan, rank, out.parent / f"counts-{rank}")  # noqa: E731
-                subprocess.Popen = lambda _words, env, **_: chaos.Rank(env, plant)
+                chaos.plant(lambda rank: Planted(plan, rank, out.parent / f"counts-{rank}"))
                 status = chaos.execute()
         finally:
             os._exit(status)

@@ -1,5 +1,6 @@
 """Several ranks train what one trains: rl/ranks."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -431,6 +432,21 @@ def test_ranks_that_a_second_signal_kills_have_ended_by_it(capsys):
     sleepers = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
     assert start.supervise(sleepers, store, [signal.SIGTERM]) == 143
     assert "killed" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("of_python", "device", "forks"), [([], "cpu", True), (["-m"], "cpu", False), ([], "cuda", False)]
+)
+def test_ranks_are_forks_of_a_program_on_a_cpu_and_else_programs(of_python, device, forks, monkeypatch):
+    """A fork of a process that is more than the program, as this one is, would do the rest of it too."""
+    found, words = [], ["train.py", "algo=ppo", "ranks=2"]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(sys, "orig_argv", ["python", *(words if not of_python else [*of_python, "train", *words[1:]])])
+    monkeypatch.setattr(start, "launch", lambda count, forks: found.append((count, forks)) or 0)
+    cfg = dataclasses.replace(parse(["algo=ppo", "ranks=2"], "train.py"), device=device)
+    with pytest.raises(SystemExit):
+        start.run(lambda cfg: None, cfg, groups=2)
+    assert found == [(2, forks and sys.platform == "linux")]
 
 
 def test_more_ranks_than_groups_are_one_line(tmp_path):

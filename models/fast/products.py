@@ -196,6 +196,8 @@ class StackedOnCPU(Stacked):
             self.packed = None
             if shared is not None:
                 self.packed, self.weight = packed.pack_weight(self.weight), None
+            else:
+                self.weight = self.weight.mT.contiguous().mT
         else:
             self.packed, self.weight, self.bias = shared, None, joined_bias(self.own, self.biases)
             self.down, self.ups = joined_adapters(found)

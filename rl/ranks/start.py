@@ -1,7 +1,8 @@
 """How a run of several ranks begins and ends: started here by `ranks=N`, or by torchrun.
 
-Under `ranks=N` this process starts N others with the same words, shows the torch.distributed store where they meet,
-passes signals on, and ends them all when one dies. Their heartbeat (heartbeat.py) finds one that hangs.
+Under `ranks=N` this process starts N others, shows the torch.distributed store where they meet, passes signals on, and
+ends them all when one dies. Their heartbeat (heartbeat.py) finds one that hangs. On a CPU under Linux they are forks,
+which have imported torch already (seconds); elsewhere programs with the same words.
 """
 
 import ctypes
@@ -54,7 +55,12 @@ def run(main: Callable[[Any], None], cfg: Any, groups: int) -> None:
     if joins:
         run_as_rank(main, cfg)
     elif count > 1:
-        raise SystemExit(launch(count))
+        # A fork is a copy of all that this process is: so it must be this program alone, and without a GPU.
+        alone = sys.orig_argv[-len(sys.argv) :] == sys.argv
+        status = launch(count, forks=alone and cfg.device == "cpu" and sys.platform == "linux")
+        if status is not None:
+            raise SystemExit(status)
+        run_as_rank(main, cfg)
     else:
         main(cfg)
 
@@ -77,25 +83,36 @@ def cores() -> int:
 # ------------------------------------------------------------------------------------------------- the parent process
 
 
-def launch(count: int) -> int:
-    """Start `count` ranks with this process's words and wait for them. Return the exit status of the run."""
-    store = own_store()
+def launch(count: int, forks: bool) -> int | None:
+    """Start `count` ranks and wait for them. Return the exit status of the run, or None in a rank that is a fork."""
     usual = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # of broken connections we tell
     if loopback := [name for _, name in socket.if_nameindex() if name in LOOPBACK]:
         usual["GLOO_SOCKET_IFNAME"] = loopback[0]
+    # Torch's own sockets would listen on every network, and ask for no password.
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     place = {
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
-        STARTED: f"127.0.0.1:{store.port}:{os.getpid()}",
+        STARTED: f"127.0.0.1:{listener.getsockname()[1]}:{os.getpid()}",
     }
-    words = [sys.executable, str(origin.ROOT / ranks.program()), *sys.argv[1:]]
+    handlers = {number: signal.getsignal(number) for number in signals.SIGNALS}
     children, came = [], received()
     for rank in range(count):
         env = {**usual, **os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        # In a session of its own, a rank gets the terminal's signals once: from here.
-        children.append(subprocess.Popen(words, env=env, start_new_session=True))
+        if forks:
+            child = Fork()
+            if not child.pid:
+                listener.close()
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+                os.environ.update(env)
+                return None
+        else:
+            words = [sys.executable, str(origin.ROOT / ranks.program()), *sys.argv[1:]]
+            child = subprocess.Popen(words, env=env, start_new_session=True)
+        children.append(child)
     try:
-        return supervise(children, store, came)
+        return supervise(children, store_at(listener), came)
     finally:
         for child in children:
             if child.poll() is None:
@@ -103,10 +120,36 @@ def launch(count: int) -> int:
                 child.wait()
 
 
-def own_store() -> Any:
-    """Return a new store for ranks of this machine. Torch's own sockets would listen on every network, and ask for no
-    password."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+class Fork:
+    """A copy of this process, in which `pid` is 0, with what `supervise` needs of subprocess.Popen. Like that one's, it
+    is in a session of its own, where it gets the terminal's signals once: from this process."""
+
+    def __init__(self):
+        sys.stdout.flush()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was ignored, nobody would learn of a rank's end
+        self.returncode, self.pid = None, os.fork()
+        if not self.pid:
+            os.setsid()
+
+    def poll(self, options: int = os.WNOHANG) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+        return self.returncode
+
+    def wait(self) -> int:
+        return self.poll(0)
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def store_at(listener: socket.socket) -> Any:
+    """Return a new store for ranks of this machine, which takes the listener over."""
     port, where = listener.getsockname()[1], {"is_master": True, "wait_for_workers": False}
     return torch.distributed.TCPStore("127.0.0.1", port, **where, master_listen_fd=listener.detach())
 
@@ -126,7 +169,7 @@ def received() -> list[int]:
     return came
 
 
-def supervise(children: list[subprocess.Popen], store: Any, came: list[int]) -> int:
+def supervise(children: list[subprocess.Popen | Fork], store: Any, came: list[int]) -> int:
     """Wait until all ranks have ended, or some time after one has failed. Pass on the signals that come to `came`.
     Return the run's exit status."""
     first, ends, passed_on = None, None, 0
@@ -158,14 +201,14 @@ def supervise(children: list[subprocess.Popen], store: Any, came: list[int]) -> 
     return max([1, *own])
 
 
-def send(children: list[subprocess.Popen], number: int) -> None:
+def send(children: list[subprocess.Popen | Fork], number: int) -> None:
     """Send the signal to the ranks that have not ended."""
     for child in children:
         if child.poll() is None:
             child.send_signal(number)
 
 
-def status_of(child: subprocess.Popen, came: list[int]) -> int:
+def status_of(child: subprocess.Popen | Fork, came: list[int]) -> int:
     """Return the exit status of an ended rank. A second signal may kill one that is about to end by the first."""
     return 128 - child.returncode if -child.returncode in came else child.returncode
 
