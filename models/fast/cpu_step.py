@@ -8,6 +8,7 @@ buffers, places in the cache. `exact_step` tries some tokens before the engine u
 
 import itertools
 from functools import partial
+from typing import get_args
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,7 +22,7 @@ from models.elementwise import shares
 from models.fast import onednn, packed
 from models.fast.norm import normalize
 from models.fast.onednn import batch_matmul
-from models.fast.products import StackedOnCPU, groups, random_factors
+from models.fast.products import Copies, StackedOnCPU, groups, random_factors
 from models.fast.step import Step, padded
 from models.linear import ROW_MULTIPLE, LinearParts
 
@@ -33,11 +34,12 @@ SHORT = 256  # tokens of a prefill; in longer ones sums cost more than calls
 
 
 class CPUStep(Step):
-    """A stacked copy of a model as it is now. copies: the frozen weights are copied for each adapter. row_multiple: the
-    number of rows is padded to a multiple of it. short: the most tokens of a prefill."""
+    """A stacked copy of a model as it is now. copies: how the frozen weights are copied for each adapter, as
+    StackedOnCPU says. row_multiple: the number of rows is padded to a multiple of it. short: the most tokens of a
+    prefill."""
 
     @torch.inference_mode()
-    def __init__(self, model: CausalLM, copies: bool = True, row_multiple: int = ROW_MULTIPLE, short: int = SHORT):
+    def __init__(self, model: CausalLM, copies: Copies = "columns", row_multiple: int = ROW_MULTIPLE, short: int = SHORT):
         self.row_multiple, self.copies, self.short = row_multiple, copies, short
         super().__init__(model, lambda layers: StackedOnCPU(layers, copies))
 
@@ -202,8 +204,8 @@ def exact_step(model: CausalLM) -> CPUStep | None:
     agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), packed.library, onednn.least_batch, shapes)
     if kind not in agreed:
         with random_factors(model):
-            copies, multiples = (True, False) if _size(model) < SMALL else (False,), _row_multiples(layers)
-            steps = itertools.product(copies, multiples)
+            copies = get_args(Copies) if _size(model) < SMALL else ("none",)
+            steps = itertools.product(copies, _row_multiples(layers))
             found = next((step for step in steps if _agrees(CPUStep(model, *step), model)), None)
             agreed[kind] = found and (*found, SHORT * _prefills_alike(CPUStep(model, *found), model))
     return CPUStep(model, *agreed[kind]) if agreed[kind] else None

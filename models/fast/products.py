@@ -6,6 +6,7 @@ columns of one output, which saves a copy of all of them.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from models.fast import packed
 from models.fast.onednn import multiplies_float32, onednn_matmul
 from models.linear import ROW_MULTIPLE, LinearLayer, LinearParts, joint_linear
 
+Copies = Literal["columns", "rows", "none"]  # of stacked weights
 JOINED = 192  # most rows of the adapters' joint factor: from 193 on MKL cuts a sum in two on a Zen 5
 
 
@@ -134,7 +136,7 @@ class Stacked:
         return torch.cat(weights), bias, ups
 
     def __call__(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.joint(x_ND).split(self.widths, -1)
+        return torch.split_with_sizes(self.joint(x_ND), self.widths, -1)  # Tensor.split calls it after checks
 
     def joint(self, x_ND: torch.Tensor) -> torch.Tensor:
         """Return the outputs side by side, [N, in] -> [N, sum of out]."""
@@ -143,7 +145,7 @@ class Stacked:
     def _split(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return (the outputs, the adapters' low-rank inputs) from their joint product."""
         width = sum(self.widths)
-        return y.split((width, y.shape[1] - width), -1) if self.ups else (y, None)
+        return torch.split_with_sizes(y, (width, y.shape[1] - width), -1) if self.ups else (y, None)
 
     def add_adapters(self, y: torch.Tensor, low: torch.Tensor | None) -> torch.Tensor:
         if not self.ups:
@@ -181,22 +183,25 @@ class Unstacked:
 
 
 class StackedOnCPU(Stacked):
-    """Stacked layers multiplied by the library that training takes. With `copies` the stack is a copy of its own. So
-    it is not in a large model, whose packed copies are used, which exist anyway, or else the layers' own weights one by
-    one, and the A factors are multiplied apart; nor where a library adds up the longer rows of a stack in other parts.
+    """Stacked layers multiplied by the library that training takes.
+
+    copies: the stack is a copy of its own, which lies row by row or column by column; plain products read the second
+        sooner. "none" for a large model, whose packed copies are used, which exist anyway, or else the layers' own
+        weights one by one, and the A factors are multiplied apart; and where a library adds up the longer rows of a
+        stack in other parts.
     """
 
-    def __init__(self, layers: Sequence[LinearLayer], copies: bool):
+    def __init__(self, layers: Sequence[LinearLayer], copies: Copies):
         found = [layer.parts() for layer in layers]
         self.own, self.biases = [part.weight for part in found], [part.bias for part in found]
         shared = packed.weight_copy(self.own)
         self.layers, self.widths, self.down = layers, [len(weight) for weight in self.own], None
-        if copies and (shared is None or packed.library == "mkl" or multiplies_float32()):
+        if copies != "none" and (shared is None or packed.library == "mkl" or multiplies_float32()):
             super().__init__(layers)
             self.packed = None
             if shared is not None:
                 self.packed, self.weight = packed.pack_weight(self.weight), None
-            else:
+            elif copies == "columns":
                 self.weight = self.weight.mT.contiguous().mT
         else:
             self.packed, self.weight, self.bias = shared, None, joined_bias(self.own, self.biases)
