@@ -10,7 +10,7 @@ from statistics import fmean, pstdev
 from models.kernels import kernels
 from rl import ranks
 from rl.config import Common
-from rl.guard.files import append, write_text
+from rl.guard.files import append, plain, write_text
 from rl.records import Episode
 
 PRINTED = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "reference_kl", "grad_norm")
@@ -38,7 +38,7 @@ class Run:
 
     def episodes(self, epoch: int, episodes: list[Episode]) -> None:
         """Append one line per episode to episodes.jsonl."""
-        append(self.folder / "episodes.jsonl", [{"epoch": epoch, **asdict(episode)} for episode in episodes])
+        append(self.folder / "episodes.jsonl", [{"epoch": epoch, **plain(episode)} for episode in episodes])
 
     def end_phase(self, name: str, tokens: int = 0) -> None:
         """Count the time since the last call to the phase, with its tokens and its peak memory; parts add up."""

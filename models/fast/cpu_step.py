@@ -39,7 +39,7 @@ class CPUStep(Step):
     prefill."""
 
     @torch.inference_mode()
-    def __init__(self, model: CausalLM, copies: Copies = "columns", row_multiple: int = ROW_MULTIPLE, short: int = SHORT):
+    def __init__(self, model: CausalLM, copies: Copies = "columns", row_multiple=ROW_MULTIPLE, short: int = SHORT):
         self.row_multiple, self.copies, self.short = row_multiple, copies, short
         super().__init__(model, lambda layers: StackedOnCPU(layers, copies))
 

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,14 @@ def append(path: Path, records: list[dict]) -> None:
     if not records:
         return
     with written(path), open(path, "a") as file:
-        file.write("".join(f"{json.dumps(record)}\n" for record in records))
+        file.write("".join(f"{json.dumps(record, default=plain)}\n" for record in records))
         file.flush()
         os.fsync(file.fileno())
+
+
+def plain(record: Any) -> dict:
+    """Return the fields of a dataclass, for JSON. dataclasses.asdict would also copy every number of every list."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 def read_json(path: Path) -> Any:

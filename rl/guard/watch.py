@@ -6,14 +6,14 @@ strict=true it ends the run.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from models import Tokenizer
 from rl import ranks
 from rl.guard import invariants
-from rl.guard.files import append, checkpoints, read_lines
+from rl.guard.files import append, checkpoints, plain, read_lines
 from rl.records import Batch, Episode
 
 NONFINITE = 5  # optimizer steps in a row without a finite gradient that end a run
@@ -175,7 +175,7 @@ def replayable(state: Any, folder: Path, episodes: list[Episode], cfg: Any) -> I
         path = folder / f"nonfinite-{epoch}.jsonl"
         path.unlink(missing_ok=True)
         earlier = [record for _, record in read_lines(folder / "episodes.jsonl") if newest < record["epoch"] < epoch]
-        append(path, [*earlier, *({"epoch": epoch, **asdict(episode)} for episode in episodes)])
+        append(path, [*earlier, *({"epoch": epoch, **plain(episode)} for episode in episodes)])
         copy = f"{folder}-again"
         words = f"resume={copy} rollouts={path} epochs={epoch} eval_episodes=0"
         error.add_note(f"cp -r {folder} {copy}; python train.py {words} repeats the update")
