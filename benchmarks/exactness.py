@@ -24,6 +24,7 @@ from benchmarks import sides
 from benchmarks.common import Row
 from benchmarks.random_episodes import CHANGED, LARGE, MICRO_TOKENS, NEW, SHORT, gaps_of, play
 from models import CausalLM, load_model
+from models.fast import onednn, packed, process
 from models.fast.trial import first_difference
 from rl import config
 
@@ -58,7 +59,8 @@ def cells(models: str, dtypes: str, ranks: str, threads: str) -> list[Cell]:
 
 def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
     """Yield the row of each cell, printed to stderr when it is measured. Restore torch's number of threads."""
-    before, bases = torch.get_num_threads(), {"tiny": "tiny"}
+    before, chosen_before = torch.get_num_threads(), (packed.library, onednn.least_batch)
+    bases = {"tiny": "tiny"}
     try:
         with tempfile.TemporaryDirectory() as work:
             for cell in chosen:
@@ -71,16 +73,23 @@ def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
                 yield row
     finally:
         torch.set_num_threads(before)
+        packed.use(chosen_before[0])
+        onednn.least_batch = chosen_before[1]
 
 
 def measure(cell: Cell, base: str | None) -> Row:
     """Return the largest difference of log-probabilities, with the target 0 if the trial says that there is none.
+    Products are those that a run of the cell chooses.
 
     base: the model of the run that is resumed; None: no run.
     """
+    cfg = make_model(cell).config
+    process.choose_products("auto", cfg.hidden_size, cfg.intermediate_size, getattr(torch, cell[1]))
+    process.choose_attention()
     plays = (LARGE,) if cell[0] == "0.5b" else (CHANGED, NEW)
     difference, gaps = tried_and_compared(partial(make_model, cell), plays, MICRO_TOKENS)
     largest, check = gaps.max().item(), f"exact: {difference or 'yes'}; {int((gaps != 0).sum())} of {len(gaps)} differ"
+    check += f"; products: {packed.library}"
     if base:
         resumed, sampler_gap = resumed_run(cell, base)
         largest, check = max(largest, sampler_gap), f"{check}; resumed: {resumed}"

@@ -35,7 +35,7 @@ from benchmarks import envs as envs_benchmark
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import TOO, Row
 from models.engine import Engine
-from models.fast import process
+from models.fast import onednn, packed, process
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -411,7 +411,7 @@ def test_the_matrix_resumes_runs_and_restores_the_number_of_threads(capsys):
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     (row,) = record["rows"]
     assert row["name"] == "tiny, float32, r=1, 1 threads" and row["median"]["ours"] == 0
-    assert re.fullmatch(r"exact: yes; 0 of \d{4} differ; resumed: equal", row["check"])
+    assert re.fullmatch(r"exact: yes; 0 of \d{4} differ; products: \w+; resumed: equal", row["check"])
     assert any("1 of 1 resumed runs are equal" in note for note in record["notes"])
 
 
@@ -436,6 +436,18 @@ def test_the_matrix_fails_on_a_gap_that_the_trial_missed(verdict, few_episodes, 
     assert status == (0 if verdict else 1) and "| tiny, float32, r=1, 1 threads | ours |" in printed
     assert f"tokens differ in {0 if verdict else 1} of them; it says no in {1 if verdict else 0}" in printed
     assert f"exact: {verdict or 'yes'}; " in printed and "; 0 of " not in printed
+
+
+def test_the_matrix_multiplies_as_a_run_of_its_row_would(few_episodes, monkeypatch):
+    """In 16 bits the library that a process begins with can be a hundred times slower."""
+    asked, before = [], (packed.library, onednn.least_batch)
+    monkeypatch.setattr(process, "best_library", lambda *words: asked.append(words) or ("plain", "planted"))
+    monkeypatch.setattr(exactness, "play", lambda *_: packed.library)
+    monkeypatch.setattr(exactness, "gaps_of", lambda _, played, sizes: torch.full((2,), float(played != "plain")))
+    (row,) = exactness.measured([("tiny", "bfloat16", 1, 1)], resume=False)
+    assert asked == [("auto", 192, 512, torch.bfloat16)]
+    assert row.median("ours") == 0 and row.check.endswith("0 of 4 differ; products: plain")
+    assert (packed.library, onednn.least_batch) == before
 
 
 def test_the_matrix_fails_on_a_resumed_run_that_differs(few_episodes, monkeypatch, capsys):
