@@ -41,8 +41,9 @@ def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, produ
         dtype = model.lm_head.weight.dtype
         line = process.choose_products(products, cfg.hidden_size, cfg.intermediate_size, dtype)
         print(f"products: {line}; in a step's attention: {process.choose_attention()}")
-        if dtype.itemsize == 2 and packed.library != "mkl" and not packed.usable(torch.bfloat16, "onednn"):
-            print("16 bits: this CPU has no fast products of them; dtype=float32 is faster, in twice the memory")
+        if dtype.itemsize == 2 and not packed.usable(torch.bfloat16, "onednn"):
+            memory = "in less memory than MKL's copies" if packed.library == "mkl" else "in twice the memory"
+            print(f"16 bits: this CPU has no fast products of them; dtype=float32 is faster, {memory}")
     found = _tried_threads(model, threads, products) if trial else ""
     return found, packed.library if on_cpu else products
 
