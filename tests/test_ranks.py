@@ -435,13 +435,14 @@ def test_ranks_that_a_second_signal_kills_have_ended_by_it(capsys):
 
 
 @pytest.mark.parametrize(
-    ("of_python", "device", "forks"), [([], "cpu", True), (["-m"], "cpu", False), ([], "cuda", False)]
+    ("before", "device", "forks"),
+    [([], "cpu", True), (["-m", "cProfile"], "cpu", False), (["-u"], "cpu", False), ([], "cuda", False)],
 )
-def test_ranks_are_forks_of_a_program_on_a_cpu_and_else_programs(of_python, device, forks, monkeypatch):
+def test_ranks_are_forks_of_a_program_on_a_cpu_and_else_programs(before, device, forks, monkeypatch):
     """A fork of a process that is more than the program, as this one is, would do the rest of it too."""
     found, words = [], ["train.py", "algo=ppo", "ranks=2"]
     monkeypatch.setattr(sys, "argv", words)
-    monkeypatch.setattr(sys, "orig_argv", ["python", *(words if not of_python else [*of_python, "train", *words[1:]])])
+    monkeypatch.setattr(sys, "orig_argv", ["python", *before, *words])
     monkeypatch.setattr(start, "launch", lambda count, forks: found.append((count, forks)) or 0)
     cfg = dataclasses.replace(parse(["algo=ppo", "ranks=2"], "train.py"), device=device)
     with pytest.raises(SystemExit):

@@ -56,7 +56,7 @@ def run(main: Callable[[Any], None], cfg: Any, groups: int) -> None:
         run_as_rank(main, cfg)
     elif count > 1:
         # A fork is a copy of all that this process is: so it must be this program alone, and without a GPU.
-        alone = sys.orig_argv[-len(sys.argv) :] == sys.argv
+        alone = sys.orig_argv[1:] == sys.argv
         status = launch(count, forks=alone and cfg.device == "cpu" and sys.platform == "linux")
         if status is not None:
             raise SystemExit(status)
