@@ -1,5 +1,6 @@
 """The server: requests and replies of each kind equal AgentGym's; limits, errors and the command line."""
 
+import asyncio
 import dataclasses
 import http.client
 import json
@@ -483,6 +484,24 @@ def test_program_prints_its_address_and_stops_cleanly(how):
     process.send_signal(how)
     out, err = process.communicate(timeout=10)
     assert (process.returncode, out, err) == (0, "stopped\n", "")
+
+
+def test_a_future_that_a_signal_cancels_is_left_as_it_is():
+    class Interrupted(asyncio.Future):
+        def done(self) -> bool:
+            answer = super().done()
+            self.cancel()  # as a signal would, once the answer is known
+            return answer
+
+    async def settled() -> tuple[asyncio.Future, asyncio.Future]:
+        over, open_one = Interrupted(), asyncio.Future()
+        over.done()
+        for future in (over, open_one, Interrupted()):
+            serve.settle(future, 1)
+        return over, open_one
+
+    over, open_one = asyncio.run(settled())
+    assert over.cancelled() and open_one.result() == 1
 
 
 @pytest.mark.parametrize("repeat", range(5))

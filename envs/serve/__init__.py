@@ -178,7 +178,7 @@ class Server:
     async def _client_comes(self) -> None:
         """Wait for a connection. The event loop's own sock_accept fails if it is cancelled when one has just come."""
         comes = self.loop.create_future()
-        self.loop.add_reader(self.socket, lambda: comes.done() or comes.set_result(None))
+        self.loop.add_reader(self.socket, settle, comes, None)
         try:
             await comes
         finally:
@@ -317,7 +317,13 @@ class Server:
             report(error)
             reply = b""
         with suppress(RuntimeError):  # the server has stopped
-            self.loop.call_soon_threadsafe(lambda: done.cancelled() or done.set_result(reply))
+            self.loop.call_soon_threadsafe(settle, done, reply)
+
+
+def settle(future: asyncio.Future, value: Any) -> None:
+    """Set a future's value, unless it is over: a signal cancels what the main task waits for between any two lines."""
+    with suppress(asyncio.InvalidStateError):
+        future.set_result(value)
 
 
 def _query(text: str) -> dict:
