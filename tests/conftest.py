@@ -130,7 +130,8 @@ def random_model(model_type: str = "qwen2", seed: int = 0, dtype=torch.float32, 
 def copy_of_the_code(folder: Path) -> Path:
     """Make a folder with the programs and packages that a run imports. rl/ and envs/ are copies, to be changed."""
     for name in ("rl", "envs"):
-        shutil.copytree(ROOT / name, folder / name)  # with the bytecode: times of files stay
+        unfinished = shutil.ignore_patterns("*.pyc.*")  # bytecode that another process is writing
+        shutil.copytree(ROOT / name, folder / name, ignore=unfinished)
     for name in ("models", "lora", "recipes"):
         (folder / name).symlink_to(ROOT / name)
     for name in ("train.py", "eval.py", "merge.py"):
