@@ -33,7 +33,6 @@ from types import SimpleNamespace
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 ROOT = str(Path(__file__).parents[1]) + "/"
 CUDA, INNER = torch.device("cuda", 0), torch.device("lazy", 0)  # INNER: a device that every build of torch knows
@@ -164,8 +163,19 @@ def raw(x):
     return x.data_on_host if isinstance(x, DeviceTensor) else x
 
 
+def mapped(function, tree):
+    """Return nested tuples, lists and dicts with function(x) in place of each x in them: quicker than torch's own."""
+    if isinstance(tree, tuple | list):
+        return type(tree)([mapped(function, x) for x in tree])
+    if isinstance(tree, dict):
+        return {name: mapped(function, x) for name, x in tree.items()}
+    return function(tree)
+
+
 def tensors_in(tree) -> list[torch.Tensor]:
-    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+    found = []
+    mapped(lambda x: found.append(x) if isinstance(x, torch.Tensor) else None, tree)
+    return found
 
 
 class _Dispatch(TorchDispatchMode):
@@ -188,7 +198,7 @@ class _Dispatch(TorchDispatchMode):
             kwargs["device"] = torch.device("cpu")
         self._waits(name, args, kwargs, to, mine)
         here = {id(raw(x)): x for x in mine}
-        host_args, host_kwargs = tree_map(raw, args), tree_map(raw, kwargs)
+        host_args, host_kwargs = mapped(raw, args), mapped(raw, kwargs)
         emulated, makes_view = self.emulated, function.is_view or name in NO_KERNEL
         if emulated.tape is not None and function._schema.is_mutable:
             emulated.keep(tensors_in((host_args, host_kwargs)))
@@ -202,7 +212,7 @@ class _Dispatch(TorchDispatchMode):
         if name == "copy_" and not isinstance(args[0], DeviceTensor):
             return args[0]
         wrap = lambda x: here[id(x)] if id(x) in here else DeviceTensor(x)  # noqa: E731
-        return tree_map(lambda x: wrap(x) if isinstance(x, torch.Tensor) else x, out)
+        return mapped(lambda x: wrap(x) if isinstance(x, torch.Tensor) else x, out)
 
     def _check(self, name, args, kwargs, inputs) -> None:
         """Raise what torch raises if host and device tensors meet."""
@@ -318,7 +328,7 @@ class StandIn:
         strangers = [x for x in tensors_in((args, kwargs)) if not isinstance(x, DeviceTensor)]
         if strangers:
             raise ValueError(f"{self.name}: pointer argument cannot be accessed from Triton (cpu tensor?) at {where()}")
-        args, kwargs = tree_map(raw, args), tree_map(raw, kwargs)
+        args, kwargs = mapped(raw, args), mapped(raw, kwargs)
         if self.device.tape is not None:
             self.device.keep(tensors_in((args, kwargs)))
         for _ in range(self.launches):
@@ -327,7 +337,7 @@ class StandIn:
             out = self.function(*args, **kwargs)
         if self.device.tape is not None:
             self.device.tape.append((self.function, args, kwargs, out))
-        return tree_map(lambda x: DeviceTensor(x) if isinstance(x, torch.Tensor) else x, out)
+        return mapped(lambda x: DeviceTensor(x) if isinstance(x, torch.Tensor) else x, out)
 
 
 class _Graph:

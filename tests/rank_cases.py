@@ -67,7 +67,7 @@ def run(words: list[str]) -> None:
 
 def held(model: torch.nn.Module) -> dict[str, int]:
     """Return bytes: of the base, of this rank's share of it, and of all other large tensors of the process."""
-    from torch.distributed.tensor import DTensor  # which takes a second
+    from torch.distributed.tensor import DTensor
 
     base = [p for name, p in model.named_parameters() if ".adapters." not in name]
     local = {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in (p.to_local() for p in base)}
@@ -121,6 +121,10 @@ def measured(path: str, words: list[str], trials: Path) -> None:
 if __name__ == "__main__":
     folder, cases, trials = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
     start.join("cpu")
+    if "shard=" in sys.argv[2]:
+        import rl.ranks.shard  # noqa: F401
+
+        gc.freeze()  # `held` looks at what comes from now on, not at a million objects of modules
     for name, commands in cases.items():
         for words in commands:
             ranks.here.store.delete_key("spoken")

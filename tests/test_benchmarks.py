@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from frozen_heap import frozen_heap  # noqa: F401
 
 import lora
 from benchmarks import (
@@ -36,6 +35,8 @@ from benchmarks import lora as lora_benchmark
 from benchmarks.common import TOO, Row
 from models.engine import Engine
 from models.fast import onednn, packed, process
+
+pytestmark = pytest.mark.usefixtures("frozen_heap")
 
 
 @pytest.fixture(scope="module", autouse=True)

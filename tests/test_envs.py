@@ -139,10 +139,9 @@ def test_step_and_oracle_need_a_running_episode(name):
 
 
 @everywhere
-def test_a_finished_environment_is_freed(name):
+def test_a_finished_environment_is_freed(name, frozen_heap):
     """A rollout makes one per episode; 100,000 steps are in benchmarks/envs.py."""
     left = []
-    gc.freeze()  # so that gc.collect() looks at what comes from now on
     for reply in ("", "Action: Operation\n```sql\nSELECT nope\n```"):
         env = envs.make(name)
         env.reset(seed=0)
@@ -151,7 +150,6 @@ def test_a_finished_environment_is_freed(name):
         left += [weakref.ref(value) for value in (env, *vars(env).values()) if hasattr(value, "__weakref__")]
     del env, step
     gc.collect()
-    gc.unfreeze()
     assert not [ref() for ref in left if type(ref()).__name__ in ("Env", "Database", "Machine")]
 
 

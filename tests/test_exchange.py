@@ -405,7 +405,7 @@ def wait_for(server, path: bytes, process=None) -> None:
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_interrupt_ends_training_whose_server_hangs(ranks, tmp_path):
     words = ["algo=reinforce", "env=http", "episodes=8", "eval_episodes=0", "threads=1", f"ranks={ranks}"]
-    words += [f"out={tmp_path / 'run'}"]
+    words += ["products=plain", f"out={tmp_path / 'run'}"]
     with hangs_on(b"/step") as server:
         line = [sys.executable, "train.py", *words, f"http.url={server.url}"]
         process = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

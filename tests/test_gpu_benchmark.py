@@ -10,11 +10,12 @@ import pytest
 import test_gpu_benchmark_on_device
 import torch
 from conftest import no_hang
-from frozen_heap import frozen_heap  # noqa: F401
 
 from benchmarks import common, gpu, gpu_checks, gpu_parts, gpu_sizes, kernels, logprob, sides, step
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
+
+pytestmark = pytest.mark.usefixtures("frozen_heap")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

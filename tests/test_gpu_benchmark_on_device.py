@@ -8,12 +8,12 @@ import stand_ins
 import test_quant_cuda
 import torch
 from emulated_cuda import StandIn, emulated_cuda
-from frozen_heap import frozen_heap  # noqa: F401
 
 from benchmarks import common, gpu, gpu_decode, gpu_parts, gpu_sizes, kernels, logprob, sides
 from benchmarks.common import Row
 from models.fast.triton import quant
 
+pytestmark = pytest.mark.usefixtures("frozen_heap")
 SCALE = replace(
     gpu_sizes.SIZES["tiny"][1],
     rows=(2,),

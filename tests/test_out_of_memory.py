@@ -4,7 +4,6 @@ planted, some of them by allocations that no machine can make."""
 import pytest
 import torch
 from conftest import run_program
-from frozen_heap import frozen_heap  # noqa: F401
 from test_learning import make_state, play
 
 from models.fast import trial
@@ -12,6 +11,7 @@ from rl import update
 from rl.batch import make_batch
 from rl.config import algorithm_module
 
+pytestmark = pytest.mark.usefixtures("frozen_heap")
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.5 GiB."
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import run_program
-from frozen_heap import frozen_heap  # noqa: F401
 
 from benchmarks import memory
 from benchmarks.sides import SHAPES
@@ -18,6 +17,7 @@ from models.weights import resolve
 from rl import config, peaks
 from rl.ranks.shard import most_copies
 
+pytestmark = pytest.mark.usefixtures("frozen_heap")
 GIB = 2**30
 
 

@@ -91,9 +91,10 @@ def full(tokenizer: Tokenizer, rendered: str) -> list[int]:
 # -------------------------------------------------------------------------------------------------------- the template
 
 
-def test_prompt_equals_the_rendered_template(chat):
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 500), marks=pytest.mark.full)], ids=str)
+def test_prompt_equals_the_rendered_template(seeds, chat):
     tokenizer, template = chat
-    for seed in range(500):
+    for seed in seeds:
         messages = conversation(Random(seed))
         assert tokenizer.prompt(messages) == full(tokenizer, render(template, messages)), messages
         closed = full(tokenizer, render(template, messages, add_generation_prompt=False))
