@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import importlib
 import io
 import json
 import os
@@ -58,12 +57,8 @@ SMALL = {
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session):
     """Collect without collections of garbage, and keep what was imported out of later ones: each would take half a
-    second. One of two workers imports the tests from the last to the first, so that each compiles half of them."""
+    second."""
     gc.disable()
-    if os.environ.get("PYTEST_XDIST_WORKER") == "gw1" and session.config.args == ["tests"]:
-        for path in sorted((ROOT / "tests").glob("test_*.py"), reverse=True):
-            with contextlib.suppress(Exception, pytest.skip.Exception):  # which pytest will report
-                importlib.import_module(path.stem)
     try:
         return (yield)
     finally:
