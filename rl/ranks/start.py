@@ -38,10 +38,11 @@ LOOPBACK = ("lo", "lo0")  # names of the network that reaches this machine alone
 STARTED = "LORA_RL_STORE"  # in the environment of ranks started here: host:port of the store, and :pid of this process
 
 
-def run(main: Callable[[Any], None], cfg: Any, groups: int) -> None:
+def run(main: Callable[[Any], None], cfg: Any, groups: int, computed: bool = False) -> None:
     """Call main(cfg) in this process, or as one of several ranks, or start these and wait for them.
 
     groups: of episodes, which stay whole. Raise ArgumentError if there are more ranks.
+    computed: whether this process has. The threads that did so are not in a fork, which would wait for them forever.
     """
     joins = "WORLD_SIZE" in os.environ and "RANK" in os.environ
     count = int(os.environ["WORLD_SIZE"]) if joins else number(cfg, groups)
@@ -56,7 +57,7 @@ def run(main: Callable[[Any], None], cfg: Any, groups: int) -> None:
         run_as_rank(main, cfg)
     elif count > 1:
         # A fork is a copy of all that this process is: so it must be this program alone, and without a GPU.
-        alone = sys.orig_argv[1:] == sys.argv
+        alone = sys.orig_argv[1:] == sys.argv and not computed
         status = launch(count, forks=alone and cfg.device == "cpu" and sys.platform == "linux")
         if status is not None:
             raise SystemExit(status)
