@@ -450,6 +450,15 @@ def test_ranks_are_forks_of_a_program_on_a_cpu_and_else_programs(before, device,
     assert found == [(2, forks and sys.platform == "linux")]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forks under Linux alone")
+def test_a_program_without_stdout_can_fork(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as after >&-
+    child = start.Fork()
+    if not child.pid:
+        os._exit(3)
+    assert child.wait() == 3
+
+
 def test_more_ranks_than_groups_are_one_line(tmp_path):
     words = f"{CASES['ppo'][0]} ranks=9".replace("OUT", str(tmp_path / "run"))
     status, _, errors = run_program("train.py", *words.split())

@@ -126,7 +126,7 @@ class Fork:
     is in a session of its own, where it gets the terminal's signals once: from this process."""
 
     def __init__(self):
-        sys.stdout.flush()
+        print(end="", flush=True)  # also where stdout is closed
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was ignored, nobody would learn of a rank's end
         self.returncode, self.pid = None, os.fork()
         if not self.pid:
