@@ -113,7 +113,8 @@ def launch(count: int, forks: bool) -> int | None:
             child = subprocess.Popen(words, env=env, start_new_session=True)
         children.append(child)
     try:
-        return supervise(children, store_at(listener), came)
+        store = store_at(listener)  # until all have ended: torch prints a trace where one has lost it
+        return supervise(children, store, came)
     finally:
         for child in children:
             if child.poll() is None:
