@@ -216,4 +216,4 @@ if __name__ == "__main__":
             if keys.mode != "evaluate":
                 cfg, keys = merged(cfg, keys)
             if keys.mode != "merge":
-                start.run(partial(main, keys=keys, lines=lines), cfg, groups=keys.n)
+                start.run(partial(main, keys=keys, lines=lines), cfg, keys.n, computed=keys.mode == "both")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 from conftest import run_program
@@ -9,6 +10,7 @@ from conftest import run_program
 import train
 from models.json_file import TINY
 from rl import config
+from rl.ranks import start
 
 SMALL = [
     "episodes=4",
@@ -202,6 +204,18 @@ def test_merging_under_torchrun_is_refused(run, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     words = [f"adapter={run}/epoch_1", "mode=both", f"out={tmp_path}/both"]
     assert "mode=both merges in one process: without torchrun, or with ranks=N" in refused(*words)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forks under Linux alone")
+def test_ranks_are_no_forks_of_a_process_that_has_merged(run, tmp_path, monkeypatch):
+    """Its threads of OpenMP are not in a fork, which would wait for them: the run hung as it loaded the model."""
+    found, play = [], ["eval.py", f"adapter={run}/epoch_1", "n=4", "ranks=2", "device=cpu"]
+    monkeypatch.setattr(start, "launch", lambda count, forks: found.append(forks) or 0)
+    for words in (play, [*play, "mode=both", f"out={tmp_path}/both"]):
+        monkeypatch.setattr(sys, "orig_argv", ["python", *words])
+        status, _, err = run_program(*words)
+        assert status == 0, err
+    assert found == [True, False]
 
 
 @pytest.mark.full  # starts two processes

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+import weakref
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -448,6 +449,33 @@ def test_ranks_are_forks_of_a_program_on_a_cpu_and_else_programs(before, device,
     with pytest.raises(SystemExit):
         start.run(lambda cfg: None, cfg, groups=2)
     assert found == [(2, forks and sys.platform == "linux")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks are forks under Linux alone")
+def test_a_program_without_stdout_can_fork(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as after >&-
+    child = start.Fork()
+    if not child.pid:
+        os._exit(3)
+    assert child.wait() == 3
+
+
+def test_ranks_end_before_their_store(monkeypatch):
+    """One that was joining would print a trace of torch's C++ code."""
+    ended = []
+
+    class Rank:
+        pid, poll, wait, kill = 1, (lambda _: None), (lambda _: None), (lambda _: ended.append("rank"))
+
+    def store_at(listener):
+        listener.close()
+        weakref.finalize(store := Rank(), ended.append, "store")
+        return store
+
+    for name, value in dict(Fork=Rank, store_at=store_at, received=list, supervise=lambda *_: 130).items():
+        monkeypatch.setattr(start, name, value)
+    assert start.launch(2, forks=True) == 130
+    assert ended == ["rank", "rank", "store"]
 
 
 def test_more_ranks_than_groups_are_one_line(tmp_path):

@@ -38,10 +38,11 @@ LOOPBACK = ("lo", "lo0")  # names of the network that reaches this machine alone
 STARTED = "LORA_RL_STORE"  # in the environment of ranks started here: host:port of the store, and :pid of this process
 
 
-def run(main: Callable[[Any], None], cfg: Any, groups: int) -> None:
+def run(main: Callable[[Any], None], cfg: Any, groups: int, computed: bool = False) -> None:
     """Call main(cfg) in this process, or as one of several ranks, or start these and wait for them.
 
     groups: of episodes, which stay whole. Raise ArgumentError if there are more ranks.
+    computed: whether this process has. The threads that did so are not in a fork, which would wait for them forever.
     """
     joins = "WORLD_SIZE" in os.environ and "RANK" in os.environ
     count = int(os.environ["WORLD_SIZE"]) if joins else number(cfg, groups)
@@ -56,7 +57,7 @@ def run(main: Callable[[Any], None], cfg: Any, groups: int) -> None:
         run_as_rank(main, cfg)
     elif count > 1:
         # A fork is a copy of all that this process is: so it must be this program alone, and without a GPU.
-        alone = sys.orig_argv[1:] == sys.argv
+        alone = sys.orig_argv[1:] == sys.argv and not computed
         status = launch(count, forks=alone and cfg.device == "cpu" and sys.platform == "linux")
         if status is not None:
             raise SystemExit(status)
@@ -112,7 +113,8 @@ def launch(count: int, forks: bool) -> int | None:
             child = subprocess.Popen(words, env=env, start_new_session=True)
         children.append(child)
     try:
-        return supervise(children, store_at(listener), came)
+        store = store_at(listener)  # until all have ended: torch prints a trace where one has lost it
+        return supervise(children, store, came)
     finally:
         for child in children:
             if child.poll() is None:
@@ -125,7 +127,7 @@ class Fork:
     is in a session of its own, where it gets the terminal's signals once: from this process."""
 
     def __init__(self):
-        sys.stdout.flush()
+        print(end="", flush=True)  # also where stdout is closed
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was ignored, nobody would learn of a rank's end
         self.returncode, self.pid = None, os.fork()
         if not self.pid:
