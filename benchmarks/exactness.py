@@ -58,7 +58,8 @@ def cells(models: str, dtypes: str, ranks: str, threads: str) -> list[Cell]:
 
 
 def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
-    """Yield the row of each cell, printed to stderr when it is measured. Restore torch's number of threads."""
+    """Yield the row of each cell, printed to stderr when it is measured. Restore torch's number of threads and
+    the libraries of products."""
     before, chosen_before = torch.get_num_threads(), (packed.library, onednn.least_batch)
     bases = {"tiny": "tiny"}
     try:
@@ -79,7 +80,7 @@ def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
 
 def measure(cell: Cell, base: str | None) -> Row:
     """Return the largest difference of log-probabilities, with the target 0 if the trial says that there is none.
-    Products are those that a run of the cell chooses.
+    Products are those that a run of the cell chooses before its trial.
 
     base: the model of the run that is resumed; None: no run.
     """

@@ -33,7 +33,7 @@ def start(cfg: Common, folder: Path) -> tuple[Common, Run, Tokenizer, TrainState
         from rl import resume
 
         checkpoint = resume.newest_checkpoint(Path(cfg.resume))
-    print(f"settings: {sources.describe_sources(cfg)}")
+    print(f"settings: {sources.describe_sources(cfg)}", flush=True)
     demos = None
     if cfg.data:
         from rl import data
@@ -55,7 +55,7 @@ def start(cfg: Common, folder: Path) -> tuple[Common, Run, Tokenizer, TrainState
     exact, kind = ranks.chosen(choose_threads, model, cfg.threads, algo_cfg.source == "rollouts", cfg.products)
     run.end_phase("trial")
     cfg = replace(cfg, threads=torch.get_num_threads(), products=kind)  # a resumed run takes the same
-    print(f"threads: {torch.get_num_threads()}{exact and f'; exact: {exact}'}")
+    print(f"threads: {torch.get_num_threads()}{exact and f'; exact: {exact}'}; ranks: {ranks.here.world}", flush=True)
     critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
     optimizer, reference = make_optimizer(model, critic, cfg), "reference" if cfg.resume_from else None
     state = TrainState(model, critic, optimizer, reference, exact)

@@ -56,7 +56,7 @@ SMALL = {
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session):
-    """Collect without collections of garbage, and keep what was imported out of later ones: each would take half a
+    """Collect tests without garbage collection, and keep what was imported out of later ones: each would take half a
     second."""
     gc.disable()
     try:

@@ -56,6 +56,18 @@ def test_a_reader_that_leaves_a_run_is_named(capsys):
     assert (end.value.code, capsys.readouterr().err) == (1, line)
 
 
+def test_what_a_closed_pipe_did_not_take_is_not_written_again():
+    """Python would try it at its end, print that too, and end with status 120."""
+    read, write = os.pipe()
+    os.close(read)
+    code = "from rl.guard import ends\nwith ends.exits_cleanly('train.py'): print('a line', flush=True)"
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=write, stderr=subprocess.PIPE, env=buffered)
+    os.close(write)
+    line = b"train.py: the program that read its output, such as head, has closed the pipe\n"
+    assert (found.returncode, found.stderr) == (1, line)
+
+
 def test_a_full_disk_is_one_line():
     with open("/dev/full", "w") as full:
         words = [sys.executable, "-m", "envs", "textcraft", "demos=3"]

@@ -368,7 +368,7 @@ def test_start_line_and_metrics_say_whether_it_is_exact(tmp_path):
     words = "algo=grpo epochs=1 episodes=8 batch_size=8 eval_episodes=0 max_turns=1 max_new_tokens=8 threads=3 lora.r=1"
     status, out, err = run_program("train.py", *words.split(), f"out={tmp_path}/run")
     assert status == 0, err
-    assert "\nthreads: 3; exact: yes\n" in out
+    assert "\nthreads: 3; exact: yes; ranks: 1\n" in out
     assert '"exact": "yes"' in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 

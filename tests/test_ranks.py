@@ -417,6 +417,7 @@ def test_a_signal_while_ranks_start_ends_them_with_its_status(options, number, s
     if options:
         assert line == f"train.py: stopped by {number.name}; no run had begun" and not (tmp_path / "run").exists()
     assert line.startswith(f"train.py: stopped by {number.name}"), "forks may have joined by then"
+    assert not ("no run had begun" in line and (tmp_path / "run").exists())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import re
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -218,3 +219,10 @@ def test_random_damage_of_a_run_ends_in_one_line(count, whole, tmp_path):
         except Exception as error:
             raise AssertionError(f"seed {seed}: {name} after damage of {path.relative_to(run)}") from error
         shutil.rmtree(run.parent)
+
+
+@pytest.mark.parametrize(("value", "name"), [(torch.tensor(1.0), "Tensor tensor"), ({"a"}, "set {'a'}")])
+def test_what_is_no_json_is_named(value, name, tmp_path):
+    with pytest.raises(TypeError, match=f"^{re.escape(name)}"):
+        append(tmp_path / "metrics.jsonl", [{"loss": value}])
+    assert not (tmp_path / "metrics.jsonl").read_text()

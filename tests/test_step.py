@@ -200,6 +200,16 @@ def test_few_rows_are_padded_to_four_where_that_is_exact(monkeypatch):
 
 
 @torch.no_grad()
+def test_stacked_weights_lie_by_columns_where_products_are_plain(monkeypatch):
+    """MKL is faster with them; other tests compare the step's bits."""
+    monkeypatch.setattr(packed, "library", "plain")
+    by_columns, by_rows = decode.CPUStep(adapted("qwen3")), decode.CPUStep(adapted("qwen3"), "rows")
+    for step, stride in ((by_columns, 0), (by_rows, 1)):
+        stacks = [stack.weight for layer in step.layers for stack in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+        assert {weight.stride(stride) for weight in stacks} == {1}
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("small", [True, False])
 def test_weights_are_not_stacked_where_a_stack_has_other_bits(small, monkeypatch):
     """Nor are those of a large model: it takes the copies that training has."""

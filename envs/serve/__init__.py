@@ -321,7 +321,7 @@ class Server:
 
 
 def settle(future: asyncio.Future, value: Any) -> None:
-    """Set a future's value, unless it is over: a signal cancels what the main task waits for between any two lines."""
+    """Set a future's value, unless it has one or was cancelled, which a signal may do at any time."""
     with suppress(asyncio.InvalidStateError):
         future.set_result(value)
 

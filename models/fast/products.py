@@ -185,10 +185,10 @@ class Unstacked:
 class StackedOnCPU(Stacked):
     """Stacked layers multiplied by the library that training takes.
 
-    copies: the stack is a copy of its own, which lies row by row or column by column; plain products read the second
-        sooner. "none" for a large model, whose packed copies are used, which exist anyway, or else the layers' own
-        weights one by one, and the A factors are multiplied apart; and where a library adds up the longer rows of a
-        stack in other parts.
+    copies: how a stack of its own lies where products are plain: by columns, which is faster, or by rows. A library
+        that packs gives it its own layout. "none": no stack is made. The packed copies that training has are used, or
+        else the layers' own weights one by one, and the A factors are multiplied apart. So it is for a large model, and
+        where a library adds up the longer rows of a stack in other parts.
     """
 
     def __init__(self, layers: Sequence[LinearLayer], copies: Copies):

@@ -1,9 +1,10 @@
 """How a program ends: with one line for what a person can mend, and with a run's state saved."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import SIGINT
 from typing import Any, NoReturn
@@ -28,6 +29,8 @@ def exits_cleanly(program: str, cfg: Any = None, needs: str = "") -> Iterator[No
         arguments.fail(program, error)
     except BrokenPipeError as error:
         closed = "the program that read its output, such as head, has closed the pipe"
+        with suppress(OSError, AttributeError):  # Python would write what is left once more, and end with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         fail(program, "; ".join([closed, *getattr(error, "__notes__", [])]))
     except (OSError, ValueError, FloatingPointError, envs.EnvironmentFailed) as error:
         fail(program, error)

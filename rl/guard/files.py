@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,10 @@ def append(path: Path, records: list[dict]) -> None:
 
 
 def plain(record: Any) -> dict:
-    """Return the fields of a dataclass, for JSON. dataclasses.asdict would also copy every number of every list."""
+    """Return the fields of a dataclass, for JSON. dataclasses.asdict would also copy every number of every list. Raise
+    TypeError for anything else."""
+    if not is_dataclass(record):
+        raise TypeError(f"{type(record).__name__} {record!r} is no JSON")
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 

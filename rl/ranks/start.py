@@ -42,7 +42,7 @@ def run(main: Callable[[Any], None], cfg: Any, groups: int, computed: bool = Fal
     """Call main(cfg) in this process, or as one of several ranks, or start these and wait for them.
 
     groups: of episodes, which stay whole. Raise ArgumentError if there are more ranks.
-    computed: whether this process has. The threads that did so are not in a fork, which would wait for them forever.
+    computed: whether this process has multiplied, to merge. OpenMP's threads are not in a fork, which would hang.
     """
     joins = "WORLD_SIZE" in os.environ and "RANK" in os.environ
     count = int(os.environ["WORLD_SIZE"]) if joins else number(cfg, groups)
@@ -123,8 +123,8 @@ def launch(count: int, forks: bool) -> int | None:
 
 
 class Fork:
-    """A copy of this process, in which `pid` is 0, with what `supervise` needs of subprocess.Popen. Like that one's, it
-    is in a session of its own, where it gets the terminal's signals once: from this process."""
+    """A copy of this process, in which `pid` is 0, with what `supervise` needs of subprocess.Popen. It has a session of
+    its own, so it gets the terminal's signals once: from this process."""
 
     def __init__(self):
         print(end="", flush=True)  # also where stdout is closed
