@@ -167,6 +167,14 @@ def threads():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def _unknown_servers():
+    """Forget the servers of earlier tests: another one may get the port of theirs."""
+    for name in ("agentgym", "lab"):
+        if module := sys.modules.get(f"envs.http.{name}"):
+            module.SERVERS.clear()
+
+
 def _restored_products():
     """Undo what a run in this process chose: the library of products. And see that oneDNN's switch is off: left on, it
     would give later runs other bits than another process has."""
