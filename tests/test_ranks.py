@@ -13,6 +13,7 @@ import time
 import weakref
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -77,7 +78,11 @@ def listening(*pids: int) -> set[str]:
             if state == "0A":
                 addresses[line.split()[9]] = socket.inet_ntop(family, packed)
     files = [path for pid in pids for path in Path(f"/proc/{pid}/fd").iterdir()]
-    return {addresses[link[8:-1]] for path in files if (link := os.readlink(path))[8:-1] in addresses}
+    links = set()
+    for path in files:
+        with suppress(FileNotFoundError):  # closed by now
+            links.add(os.readlink(path)[8:-1])
+    return {address for inode, address in addresses.items() if inode in links}
 
 
 def contents(run: Path) -> dict[str, object]:
