@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 
@@ -60,22 +60,28 @@ def cells(models: str, dtypes: str, ranks: str, threads: str) -> list[Cell]:
 def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
     """Yield the row of each cell, printed to stderr when it is measured. Restore torch's number of threads and
     the libraries of products."""
-    before, chosen_before = torch.get_num_threads(), (packed.library, onednn.least_batch)
     bases = {"tiny": "tiny"}
+    with restored(), tempfile.TemporaryDirectory() as work:
+        for cell in chosen:
+            torch.set_num_threads(cell[3])
+            if resume and cell[0] not in bases:
+                Path(work, cell[0]).mkdir()
+                bases[cell[0]] = str(sides.prepare(cell[0], Path(work, cell[0]))[0])
+            row = measure(cell, bases[cell[0]] if resume else None)
+            print(f"{row.name}: {row.median('ours'):.1e} nats, {row.check}", file=sys.stderr, flush=True)
+            yield row
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Context that restores torch's number of threads and the libraries of products."""
+    threads, library, least_batch = torch.get_num_threads(), packed.library, onednn.least_batch
     try:
-        with tempfile.TemporaryDirectory() as work:
-            for cell in chosen:
-                torch.set_num_threads(cell[3])
-                if resume and cell[0] not in bases:
-                    Path(work, cell[0]).mkdir()
-                    bases[cell[0]] = str(sides.prepare(cell[0], Path(work, cell[0]))[0])
-                row = measure(cell, bases[cell[0]] if resume else None)
-                print(f"{row.name}: {row.median('ours'):.1e} nats, {row.check}", file=sys.stderr, flush=True)
-                yield row
+        yield
     finally:
-        torch.set_num_threads(before)
-        packed.use(chosen_before[0])
-        onednn.least_batch = chosen_before[1]
+        torch.set_num_threads(threads)
+        packed.use(library)
+        onednn.least_batch = least_batch
 
 
 def measure(cell: Cell, base: str | None) -> Row:

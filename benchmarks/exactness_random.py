@@ -15,11 +15,11 @@ import torch
 import lora
 from benchmarks import sides
 from benchmarks.common import Row
-from benchmarks.exactness import tried_and_compared
+from benchmarks.exactness import restored, tried_and_compared
 from benchmarks.random_episodes import CHANGED, NEW
 from models import CausalLM
 from models.config import ACTIVATIONS, FAMILIES
-from models.fast import onednn, packed, process
+from models.fast import process
 
 ALONE = (1, 300, 8192)  # tokens of a micro-batch: each episode alone, some, all
 
@@ -89,16 +89,11 @@ def make(drawn: Drawn) -> CausalLM:
 def measured(first: int, count: int) -> Iterator[Row]:
     """Yield the row of each number, printed to stderr when it is measured. Restore torch's number of threads and the
     choice of libraries."""
-    before, chosen = torch.get_num_threads(), (packed.library, onednn.least_batch)
-    try:
+    with restored():
         for number in range(first, first + count):
             row = measure(number)
             print(f"{row.name}: {row.median('ours'):.1e} nats, {row.check}", file=sys.stderr, flush=True)
             yield row
-    finally:
-        torch.set_num_threads(before)
-        packed.use(chosen[0])
-        onednn.least_batch = chosen[1]
 
 
 def measure(number: int) -> Row:
