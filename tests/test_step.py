@@ -175,6 +175,29 @@ def test_a_step_that_differs_in_a_bit_is_not_used(monkeypatch):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("windows, count", [([], 2), ([0], 2), ([3], 4), ([1, 5], 2), ([5], 6)])
+def test_the_trial_takes_the_first_layers_of_every_kind(windows, count, monkeypatch):
+    """Six layers, of which some have a window."""
+    kinds = ["sliding_attention" if i in windows else "full_attention" for i in range(6)]
+    options = {"use_sliding_window": True, "sliding_window": 70, "layer_types": kinds} if windows else {}
+    model, tried, agrees = random_model(num_hidden_layers=6, **options), [], decode._agrees
+    monkeypatch.setattr(decode, "_agrees", lambda step, short: tried.append((step, short)) or agrees(step, short))
+    assert len(decode.exact_step(model).layers) == 6 and len(model.model.layers) == model.config.num_hidden_layers == 6
+    step, short = tried[0]
+    assert len(step.layers) == len(short.model.layers) == len(short.config.windows) == count
+    assert [p.data_ptr() for p in short.parameters()] == [
+        p.data_ptr() for name, p in model.named_parameters() if not name.startswith(tuple(after(count)))
+    ]
+    monkeypatch.setattr(decode, "_agrees", lambda step, short: len(short.model.layers) < count)
+    assert decode.exact_step(random_model(num_hidden_layers=6, **options)) is None
+
+
+def after(count: int) -> list[str]:
+    """Return the beginnings of the names of parameters in layers from `count` on."""
+    return [f"model.layers.{i}." for i in range(count, 6)]
+
+
+@torch.no_grad()
 def test_few_rows_are_padded_to_four_where_that_is_exact(monkeypatch):
     """The embedded model's step gives the decoder's bits for 1 to 17 rows; where four rows differ it takes sixteen."""
     threads, model = torch.get_num_threads(), load_model("tiny")

@@ -6,8 +6,10 @@ one product (products.py), results go in place where they are needed, and what t
 buffers, places in the cache. `exact_step` tries some tokens before the engine uses it.
 """
 
-import itertools
+import copy
+from dataclasses import replace
 from functools import partial
+from itertools import chain, product
 from typing import get_args
 from weakref import WeakKeyDictionary
 
@@ -190,25 +192,40 @@ def exact_step(model: CausalLM) -> CPUStep | None:
 
     Rows are padded to FEW_ROWS if that agrees: a product of four rows takes half the time of one of sixteen. A small
     model's weights are stacked if that agrees. The step also prefills if that agrees. The trial runs once for each
-    model, library, number of threads and shape of the adapters, with random B factors.
+    model, library, number of threads and shape of the adapters, with random B factors, on the first layers alone that
+    have every kind: those after them multiply the same shapes.
     """
     weight = model.lm_head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or model.config.quant != "none":
         return None  # of quantised weights the stacks would be a dense copy
-    inputs = [[layer.parts() for layer in layers] for block in model.model.layers for layers in groups(block)]
-    copied = (packed.weight_copy([layer.weight for layer in group]) is not None for group in inputs)
+    inputs = [[[layer.parts() for layer in layers] for layers in groups(block)] for block in model.model.layers]
+    copied = (packed.weight_copy([layer.weight for layer in group]) is not None for group in chain(*inputs))
     if _size(model) > FEW_CALLS and not all(copied):
         return None
-    layers = [layer for group in inputs for layer in group]
-    shapes = tuple((layer.weight.requires_grad, layer.A is None or layer.A.shape) for layer in layers)
+    layers = [list(chain(*groups_of_block)) for groups_of_block in inputs]
+    shapes = tuple(tuple((x.weight.requires_grad, x.A is None or x.A.shape) for x in block) for block in layers)
     agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), packed.library, onednn.least_batch, shapes)
     if kind not in agreed:
-        with random_factors(model):
+        short = _first_layers(model, shapes)
+        with random_factors(short):
             copies = get_args(Copies) if _size(model) < SMALL else ("none",)
-            steps = itertools.product(copies, _row_multiples(layers))
-            found = next((step for step in steps if _agrees(CPUStep(model, *step), model)), None)
-            agreed[kind] = found and (*found, SHORT * _prefills_alike(CPUStep(model, *found), model))
+            steps = product(copies, _row_multiples(list(chain(*layers))))
+            found = next((step for step in steps if _agrees(CPUStep(short, *step), short)), None)
+            agreed[kind] = found and (*found, SHORT * _prefills_alike(CPUStep(short, *found), short))
     return CPUStep(model, *agreed[kind]) if agreed[kind] else None
+
+
+def _first_layers(model: CausalLM, shapes: tuple) -> CausalLM:
+    """Return a model of the first layers, which are this model's own: two, or as many as have every kind of layer. A
+    kind is a window, a rotary embedding and its part of `shapes`."""
+    cfg, blocks = model.config, model.model.layers
+    kinds = list(zip(cfg.windows, cfg.ropes, shapes, strict=True))
+    count = min(len(blocks), max(2, 1 + max(map(kinds.index, kinds))))
+    short, decoder = copy.copy(model), copy.copy(model.model)
+    decoder._modules = {**model.model._modules, "layers": blocks[:count]}
+    short._modules = {**model._modules, "model": decoder}
+    short.config = replace(cfg, num_hidden_layers=count, windows=cfg.windows[:count], ropes=cfg.ropes[:count])
+    return short
 
 
 def _row_multiples(layers: list[LinearParts]) -> list[int]:
@@ -221,7 +238,7 @@ def _row_multiples(layers: list[LinearParts]) -> list[int]:
 
 def _agrees(step: CPUStep, model: CausalLM) -> bool:
     counts = (1, 16, 64) if step.row_multiple == ROW_MULTIPLE else (1, 7, 9, 16, 64)
-    for rows, more in itertools.product(counts, (0, 1)):  # a whole cache has other strides than a part of it
+    for rows, more in product(counts, (0, 1)):  # a whole cache has other strides than a part of it
         longest = 4 * KEY_BLOCK + 1 if rows < 64 else KEY_BLOCK + 1  # less memory for many rows
         caches = [KVCache(model, rows + more) for _ in range(2)]
         for cache in caches:

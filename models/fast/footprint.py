@@ -45,7 +45,7 @@ def footprint(
     CUDA device, 0 if unknown. rows: tokens whose log-probabilities are computed together. again: whether their backward
     computes the logits again.
     """
-    products = _best_library(products, sizes.D, sizes.I, dtype) if device == "cpu" else "plain"
+    products = _best_library(products, sizes.D, sizes.I, dtype, sizes.weights) if device == "cpu" else "plain"
     wanted = dict.fromkeys((torch.float32, dtype), 0)  # numbers of copied weights
     if device == "cpu" and rank:
         wanted[dtype] += 2 * sizes.block_weights if kind == "none" else 0

@@ -1,10 +1,12 @@
 """Settings of the whole process that pay on a CPU."""
 
 import ctypes
+import itertools
+import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import geometric_mean
 
@@ -23,7 +25,9 @@ NAMES = {
     "mkl": "MKL, from copies of frozen weights",
     "plain": "plain, from the weights as they lie",
 }
-ROWS, WIDEST, PAIRS = (16, 256), 768, 15  # of the products that are timed: sampling and training
+ROWS, ROWS_LARGE, PAIRS = (16, 256), (16, 64, 256), 15  # of the products that are timed: sampling and training
+WIDEST, WIDEST_LARGE = 768, 4096  # inputs and outputs of them: of a model that stays in a cache, and of a larger one
+READ = 2**25  # numbers of a larger model's weights that are multiplied in turn: more than a cache keeps
 LONGEST = 0.1  # seconds for a library and a number of rows; a CPU without products of 16 bits may take that for one
 BATCHES = (16, 32, 64, 128, 256)  # of small products, as decoding multiplies queries by blocks of keys
 KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
@@ -39,17 +43,22 @@ def default_threads(model: nn.Module) -> int:
 
 
 def choose_products(
-    kind: str = "auto", inputs: int = WIDEST, outputs: int = WIDEST, dtype: torch.dtype = torch.float32
+    kind: str = "auto",
+    inputs: int = WIDEST,
+    outputs: int = WIDEST,
+    dtype: torch.dtype = torch.float32,
+    weights: int = 0,
 ) -> str:
     """Set packed.py's library of products with frozen weights as `best_library` says. Return a line about it."""
-    library, why = best_library(kind, inputs, outputs, dtype)
+    library, why = best_library(kind, inputs, outputs, dtype, weights)
     packed.use(library)
     return f"{NAMES[library]} ({why})"
 
 
-def best_library(kind: str, inputs: int, outputs: int, dtype: torch.dtype) -> tuple[Library, str]:
+def best_library(kind: str, inputs: int, outputs: int, dtype: torch.dtype, weights: int = 0) -> tuple[Library, str]:
     """Return the library for products with frozen weights, and why: the one that is asked for, or with "auto" what
-    trials find for a layer [outputs, inputs] of dtype. Where a library is missing or inexact, products are plain.
+    trials find for a layer [outputs, inputs] of dtype in a model of so many weights. Where a library is missing or
+    inexact, products are plain.
 
     The bounds lie away from the speeds of CPUs that we know, because two runs of one command that choose differently
     differ in their bits. oneDNN's copies must be faster than both others, and clearly so on a CPU without AVX-512.
@@ -61,11 +70,11 @@ def best_library(kind: str, inputs: int, outputs: int, dtype: torch.dtype) -> tu
     if kind != "auto":
         return (kind, "as asked") if kind in (*able, "plain") else ("plain", f"{kind} is missing or inexact here")
     if dtype.itemsize == 2 and "mkl" in able:
-        faster = speedup_by("mkl", inputs, outputs, dtype)
+        faster = speedup_by("mkl", inputs, outputs, dtype, weights)
         if faster >= CLEARLY:
             return "mkl", f"as float32, at {faster:.2f}x the speed of 16 bits here"
         able.remove("mkl")  # its copies are twice as large
-    speeds = {by: speedup_by(by, inputs, outputs) for by in able}
+    speeds = {by: speedup_by(by, inputs, outputs, torch.float32, weights) for by in able}
     if not speeds:
         return "plain", "copies are impossible or inexact here"
     by_onednn, by_mkl = (speeds.get(by, 0.0) for by in ("onednn", "mkl"))
@@ -77,16 +86,33 @@ def best_library(kind: str, inputs: int, outputs: int, dtype: torch.dtype) -> tu
 
 
 @torch.no_grad()
-def speedup_by(by: Library, inputs: int, outputs: int, dtype: torch.dtype = torch.float32) -> float:
-    """Return the speed of products from a library's copy of a weight [outputs, inputs], both cut to WIDEST, over that
-    of plain ones: `speedup` with few and with many rows, and the geometric mean of the two."""
-    weight = torch.ones(min(outputs, WIDEST), min(inputs, WIDEST), dtype=dtype)
-    copy, threads = packed.pack_weight(weight, by), torch.get_num_threads()
-    torch.set_num_threads(1)
-    inputs = [torch.ones(rows, weight.shape[1], dtype=dtype) for rows in ROWS]
-    speedups = [speedup(partial(F.linear, x, weight), partial(packed.multiply, x, copy)) for x in inputs]
+def speedup_by(by: Library, inputs: int, outputs: int, dtype: torch.dtype = torch.float32, weights: int = 0) -> float:
+    """Return the speed of products from a library's copies of weights [outputs, inputs] over that of plain ones:
+    `speedup` with few and with many rows, and the geometric mean of these.
+
+    weights: of the whole model. If they stay in a cache from one step to the next, one matrix is multiplied again and
+    again. Of a larger model several are, in turn, so that each comes from memory: with few rows reading takes longest.
+    """
+    large = weights >= ONE_THREAD
+    shape = [min(size, WIDEST_LARGE if large else WIDEST) for size in (outputs, inputs)]
+    count = max(1, min(weights, READ) // math.prod(shape)) if large else 1
+    matrices, threads = [torch.ones(shape, dtype=dtype) for _ in range(count)], torch.get_num_threads()
+    copies = [packed.pack_weight(matrix, by) for matrix in matrices]
+    torch.set_num_threads(threads if large else 1)
+    speedups = []
+    for rows in ROWS_LARGE if large else ROWS:
+        x, own, packs = torch.ones(rows, shape[1], dtype=dtype), itertools.cycle(matrices), itertools.cycle(copies)
+        speedups.append(speedup(partial(_product, x, own), partial(_packed_product, x, packs)))
     torch.set_num_threads(threads)
     return geometric_mean(speedups)
+
+
+def _product(x: torch.Tensor, weights: Iterator[torch.Tensor]) -> torch.Tensor:
+    return F.linear(x, next(weights))
+
+
+def _packed_product(x: torch.Tensor, copies: Iterator[packed.Packed]) -> torch.Tensor:
+    return packed.multiply(x, next(copies))
 
 
 @torch.no_grad()

@@ -39,7 +39,8 @@ def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, produ
     if on_cpu:
         cfg = model.config
         dtype = model.lm_head.weight.dtype
-        line = process.choose_products(products, cfg.hidden_size, cfg.intermediate_size, dtype)
+        weights = sum(p.numel() for p in model.parameters())
+        line = process.choose_products(products, cfg.hidden_size, cfg.intermediate_size, dtype, weights)
         print(f"products: {line}; in a step's attention: {process.choose_attention()}")
         if dtype.itemsize == 2 and not packed.usable(torch.bfloat16, "onednn"):
             memory = "in less memory than MKL's copies" if packed.library == "mkl" else "in twice the memory"
