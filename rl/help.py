@@ -110,7 +110,8 @@ READ_BY_EVAL = {
     "max_len",
     "max_turns",
 }
-READ_BY_EVAL |= {"rollout_batch_size", "dtype", "quant", "device", "exact", "threads", "products", "shard"}
+READ_BY_EVAL |= {"rollout_batch_size", "dtype", "quant", "device", "exact", "threads", "products", "ranks", "shard"}
+READ_BY_EVAL |= {"sandbox"}
 
 
 def settings_text(

@@ -1,12 +1,14 @@
 """The programs at a terminal: help to a closed pipe, interrupts, the end of a game, the keys that eval.py reads."""
 
 import io
+import json
 import os
 import re
 import runpy
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,8 @@ from rl.guard import ends
 from rl.guard.signals import Interrupted
 
 ROOT = Path(__file__).parents[1]
-RESOLVED = ("recipe", "max_turns")  # keys that rl.config turns into others
+RESOLVED = ("recipe", "max_turns", "sandbox")  # keys that rl.config turns into others
+STARTS = {"ranks"}  # read before the ranks start
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,36 @@ def test_a_reader_that_leaves_a_run_is_named(capsys):
         raise error
     line = "train.py: the program that read its output, such as head, has closed the pipe; how to go on\n"
     assert (end.value.code, capsys.readouterr().err) == (1, line)
+
+
+def three_of_two() -> tuple:
+    one, two, three = (1, 2)
+    return one, two, three
+
+
+MISTAKES = {
+    "a word that is no number": lambda: int("x"),
+    "another number of values": three_of_two,
+    "lists of other lengths": lambda: [*zip([1], [], strict=True)],
+    "in a thread": lambda: ThreadPoolExecutor(1).submit(three_of_two).result(),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_a_program_keeps_its_traceback(name):
+    """Whoever changes a loss or an environment must see where it fails."""
+    with pytest.raises(ValueError), ends.exits_cleanly("train.py"):
+        MISTAKES[name]()
+
+
+def test_a_refusal_is_one_line_wherever_it_is_worded(capsys):
+    def refuse():
+        raise ValueError("this is refused")
+
+    for refused in (refuse, lambda: ThreadPoolExecutor(1).submit(refuse).result(), lambda: json.loads("{")):
+        with pytest.raises(SystemExit) as end, ends.exits_cleanly("train.py"):
+            refused()
+        assert end.value.code == 1 and capsys.readouterr().err.count("\n") == 1
 
 
 def test_what_a_closed_pipe_did_not_take_is_not_written_again():
@@ -200,7 +233,7 @@ def test_help_of_eval_lists_exactly_the_keys_it_reads(capsys):
     with pytest.raises(SystemExit):
         config.parse(["--help"], "eval.py", eval_program.Keys)
     listed = set(re.findall(r"^  (\w+)[=.]", capsys.readouterr().out, re.M))
-    assert read.keys - {"sampler"} == listed - {*vars(keys), *RESOLVED, *envs.NAMES} | {
+    assert read.keys - {"sampler"} | STARTS == listed - {*vars(keys), *RESOLVED, *envs.NAMES} | {
         "textcraft"
     }  # eval.py empties it
     assert set(envs.NAMES) <= listed

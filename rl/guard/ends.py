@@ -1,5 +1,6 @@
 """How a program ends: with one line for what a person can mend, and with a run's state saved."""
 
+import dis
 import os
 import sys
 import time
@@ -13,11 +14,14 @@ import envs
 from rl import arguments, ranks
 from rl.guard import signals
 
+ROOT = Path(__file__).parents[2]
+
 
 @contextmanager
 def exits_cleanly(program: str, cfg: Any = None, needs: str = "") -> Iterator[None]:
     """End the process with one line for an error that a person can mend: with status 2 for a wrong word, with status 1
-    for an error of files, environments or memory; with a signal's usual status for a signal.
+    for an error of files, environments or memory; with a signal's usual status for a signal. A mistake in a program,
+    such as int("x") in an environment or a wrong number of values in a loss, keeps its traceback.
 
     cfg: the settings of train.py or eval.py, from which a line about memory advises.
     needs: that advice where there are no such settings.
@@ -33,6 +37,8 @@ def exits_cleanly(program: str, cfg: Any = None, needs: str = "") -> Iterator[No
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         fail(program, "; ".join([closed, *getattr(error, "__notes__", [])]))
     except (OSError, ValueError, FloatingPointError, envs.EnvironmentFailed) as error:
+        if isinstance(error, ValueError) and is_mistake(error):
+            raise
         fail(program, error)
     except ranks.AnotherRankFailed:
         raise SystemExit(ranks.SILENT) from None
@@ -55,6 +61,17 @@ def fail(program: str, error: object) -> NoReturn:
     if not ranks.speaks():
         raise SystemExit(ranks.SILENT) from None
     arguments.fail(program, error, status=1)
+
+
+def is_mistake(error: Exception) -> bool:
+    """Return whether an error arose in this repository's code without a `raise` statement: nobody worded it."""
+    last = error.__traceback__
+    while last.tb_next:
+        last = last.tb_next
+    code = last.tb_frame.f_code
+    path = Path(code.co_filename)
+    is_ours = path.is_relative_to(ROOT) and "site-packages" not in path.parts
+    return is_ours and code.co_code[last.tb_lasti] != dis.opmap["RAISE_VARARGS"]
 
 
 @contextmanager
