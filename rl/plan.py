@@ -32,6 +32,8 @@ def print_and_exit(cfg: Any) -> NoReturn:
     for name, size in needs.items():
         over = "" if fits({name: size}, limit) else f"  {shown(size - limit)} too much"
         print(f"  {name:8}{shown(size):>10}{'  of the host, in float32' if name == 'merge' else over}")
+    if limit and not found:
+        print(f"fits into {shown(limit)}")
     for settings in found:
         print(f"fits with {described(settings)}: {shown(max(on_device(phases(sizes, settings)).values()))}")
     raise SystemExit(1 if found else 0)

@@ -1,8 +1,9 @@
 """rollouts=FILE: repeat updates on the episodes that a run saved, so that a changed loss is judged in seconds.
 
-    python train.py algo=grpo rollouts=runs/x/episodes.jsonl epochs=1 eval_episodes=0
+    python train.py algo=grpo rollouts=runs/x/episodes.jsonl epochs=4 eval_episodes=0
 
-With the settings of the run that played them, the updates are that run's own, bit for bit.
+With the settings of the run that played them, the updates are that run's own, bit for bit. Other epochs= would be
+another schedule of learning rates.
 """
 
 import json

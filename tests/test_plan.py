@@ -106,8 +106,9 @@ def test_plan_needs_no_weights_and_names_what_fits(folder):
     assert code == 1 and "too much" in out and "checkpoint=block" in out.splitlines()[-1]
     *_, last = (line.removeprefix("fits with ").split(": ")[0].split() for line in out.splitlines())
     code, out, _ = run_program(*words, *last, "plan=24GiB")
-    assert code == 0, "what it names does fit"
-    assert run_program(*words, "plan=141GB")[0] == 0
+    assert (code, out.splitlines()[-1]) == (0, "fits into 24.00 GiB"), "what it names does fit"
+    code, out, _ = run_program(*words, "plan=141GB")
+    assert (code, out.splitlines()[-1]) == (0, "fits into 131.32 GiB")
 
 
 def test_plan_counts_a_checkpoint_as_it_is_stored(tmp_path, folder):

@@ -8,8 +8,8 @@ import torch
 
 @contextmanager
 def may_run_out() -> Iterator[None]:
-    """Context that an error of a device without memory ends without a word: one of torch's allocator, of the driver, or
-    of a library or kernel beside it. The tensors of the block are freed with the error."""
+    """Suppress the error of a block for which a CUDA device has too little memory: of torch's allocator, of the driver,
+    or of a library or kernel beside it. The tensors of the block are freed with the error."""
     try:
         yield
     except RuntimeError as error:

@@ -189,8 +189,8 @@ def supervise(children: list[subprocess.Popen | Fork], store: Any, came: list[in
             if status > 128 and not came:  # a signal to one rank is a signal to all
                 send(children, status - 128)
             elif status < 0:
-                told = f"rank {first} was killed by {signal.Signals(-status).name}{heartbeat.last_phase(store, first)}"
-                ranks.say(f"{told}; the other ranks end too{heartbeat.how_to_resume(store)}")
+                line = f"rank {first} was killed by {signal.Signals(-status).name}{heartbeat.last_phase(store, first)}"
+                ranks.say(f"{line}; the other ranks end too{heartbeat.how_to_resume(store)}")
                 break
         time.sleep(0.05)
     statuses = [None if child.poll() is None else status_of(child, came) for child in children]

@@ -41,9 +41,11 @@ def with_adapters_base(words: list[str]) -> list[str]:
 
 
 def adapters(words: str) -> dict[str, Path]:
-    """Return {name: folder} of adapter=. Raise ArgumentError for a name that comes twice."""
+    """Return {name: folder} of adapter=. Raise ArgumentError for a name that comes twice or is empty."""
     found = {}
-    for word in filter(None, (word.strip() for word in words.split(","))):
+    for word in (word.strip() for word in words.split(",") if words):
+        if not word:
+            raise arguments.ArgumentError(f"adapter={words}: a name is empty")
         name, _, folder = word.rpartition("=")
         if (name or folder) in found:
             raise arguments.ArgumentError(f"adapter={words}: two adapters are named {name or folder}")
