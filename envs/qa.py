@@ -152,4 +152,4 @@ def answer_of(row: dict, column: str) -> str:
 def missing(row: dict, option: str, column: str) -> ValueError:
     """Return the error for a row without a column; it names the columns that there are."""
     known = [repr(name)[1:-1][:80] for name in list(row)[:20]]
-    return ValueError(f"it has no {column!r}; {option}= chooses another column: {nearest(column, known)}")
+    return ValueError(f"it has no {column!r}; {option}= names the column; {nearest(column, known)}")

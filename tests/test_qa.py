@@ -232,7 +232,7 @@ def test_a_scorer_sees_the_reply_and_the_whole_row(own):
         assert step.reward == step.info["shaped"] == pytest.approx(length // 2 / (length or 1), abs=1e-6)
         assert step.info["success"] is (step.reward == 1) and "seen" not in env.row
     env.reset(0)
-    with pytest.raises(RuntimeError, match=r"there is no expert .*: it has no 'answer'; answer_column= chooses"):
+    with pytest.raises(RuntimeError, match=r"there is no expert .*: it has no 'answer'; answer_column= names"):
         env.oracle()
 
 
@@ -306,9 +306,9 @@ ROW = '{"question": "1?", "answer": "1"}'
         (["", " "], {}, "has no usable row"),
         ([ROW, "{"], {}, "data: line 2 of {path} must be one object"),
         ([ROW, "", '["a"]'], {}, "data: line 3 of {path} must be one object"),
-        (['{"answer": 1, "questoin": 2}'], {}, "line 1 of {path}: it has no 'question'; prompt_column= chooses"),
-        (['{"answer": 1, "questoin": 2}'], {}, "column: did you mean 'questoin'?"),
-        ([ROW, '{"question": "2?", "a\\nb": 1}'], {}, "line 2 of {path}: it has no 'answer'; answer_column= chooses"),
+        (['{"answer": 1, "questoin": 2}'], {}, "line 1 of {path}: it has no 'question'; prompt_column= names"),
+        (['{"answer": 1, "questoin": 2}'], {}, "the column; did you mean 'questoin'?"),
+        ([ROW, '{"question": "2?", "a\\nb": 1}'], {}, "line 2 of {path}: it has no 'answer'; answer_column= names"),
         ([ROW, '{"question": "2?", "answer": " "}'], {}, "its answer must be a text or a number, not ' '"),
         ([ROW, '{"question": "2?", "answer": true}'], {}, "its answer must be a text or a number, not 'True'"),
         ([ROW, '{"question": "2?", "answer": ["4"]}'], {}, "its answer must be a text or a number, not \"['4']\""),
@@ -417,6 +417,14 @@ def test_a_run_plays_the_questions(algo, own, tmp_path):
     train.main(config.parse(words))
     [epoch] = [record for record in metrics_of(tmp_path / "run") if "loss" in record]
     assert math.isfinite(epoch["loss"]) and (0 < epoch["left_out"] < 16 if "grpo" in algo else not epoch["left_out"])
+
+
+def test_imitation_needs_answers_and_says_so_in_a_line(own, tmp_path):
+    env = own("def score(reply, row):\n    return 1", [{"question": f"{i}?"} for i in range(40)])
+    words = [f"qa.data={env.config.data}", f"qa.match={env.config.match}", "eval_episodes=0", f"out={tmp_path}/run"]
+    status, _, err = run_program("train.py", "algo=sft", "env=qa", *SMALL.split()[:3], "threads=1", *words)
+    assert status == 1 and "there is no expert for a row of" in err and "answer_column= names the column" in err
+    assert "Traceback" not in err
 
 
 def transcript() -> list[dict]:
