@@ -1,9 +1,9 @@
 """Environments: seconds per step and per reset, and memory over many steps: python -m benchmarks.envs
 
 Each step is timed alone; a row has the median of each repeat. Half of the episodes are the expert's; in the others
-every second reply is invalid. Of abd and ded, which start a process per reply, the step is not timed. http, which
-needs a server, is left out. The shell and the SQL engine are also timed alone, without the environments, on the
-solutions of tasks of every kind: the mean of each repeat. The sandbox runs a trivial program, two at a time.
+every second reply is invalid. Of abd and ded, which start a process per reply, the step is not timed. qa needs a
+file and http a server: they are left out. The shell and the SQL engine are also timed alone, without the environments,
+on the solutions of tasks of every kind: the mean of each repeat. The sandbox runs a trivial program, two at a time.
 """
 
 import gc
@@ -167,7 +167,8 @@ def trivial_programs(options: Options, row: str) -> Row:
 
 
 def main(options: Options) -> None:
-    names, programs, parts = [name for name in envs.NAMES if name not in ("abd", "ded", "http")], ("abd", "ded"), {}
+    programs, parts = ("abd", "ded"), {}
+    names = [name for name in envs.NAMES if name not in (*programs, *envs.WITHOUT_TASKS)]
     for name in names:
         parts |= rows_of(name, options)
     parts |= dict.fromkeys((f"{name}, reset" for name in programs), partial(reset_alone, options))

@@ -33,7 +33,7 @@ from rl.guard import ends
 from rl.guard.files import read_json
 from rl.refusals import hint
 
-ENVS = [name for name in envs.NAMES if name != "http"]  # which needs a server
+ENVS = [name for name in envs.NAMES if name not in envs.WITHOUT_TASKS]
 NAME, POLICIES = "benchmarks.learning", ("base", "SFT", "RL")
 FULL = "demos=1000 n=200 eval_episodes=100"
 FULL_STAGES = {

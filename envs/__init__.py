@@ -27,12 +27,14 @@ NAMES = {
     "db_bench": "envs.db_bench",
     "tau_retail": "envs.tau_retail",
     "planner": "envs.planner",
+    "qa": "envs.qa",
     "http": "envs.http",
 }
 GROUPS = {  # the names of groups of environments in env=
     "affine": ["sat", "abd", "ded"],
     "agentgym": ["webshop", "alfworld", "babyai", "sciworld", "textcraft"],
 }
+WITHOUT_TASKS = ("qa", "http")  # environments whose tasks a file or a server has
 WITHOUT_MODEL = {"planner": {"worker": "rules"}}  # environment -> options for play where no model answers requests
 
 
@@ -42,10 +44,8 @@ def config_class(name: str) -> type:
 
 
 def make(name: str, **options) -> Environment:
-    """Return an environment that needs no model, unless an option asks for one.
-
-    The options are fields of its Config. Raise ValueError for an unknown name or option.
-    """
+    """Return an environment that needs no model, unless an option asks for one. The options are fields of its Config.
+    Raise ValueError for an unknown name or option."""
     module = _module(name)
     options = WITHOUT_MODEL.get(name, {}) | options
     known = [field.name for field in fields(module.Config)]

@@ -45,13 +45,13 @@ def check_count(name: str, value: int, least: int = 1) -> None:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
-def check_file(what: str, path: str) -> None:
-    """Raise ValueError, naming the most similar file, if the option `data` is not a file."""
+def check_file(what: str, path: str, option: str = "data") -> None:
+    """Raise ValueError, naming the most similar file, if the value of an option is not a file."""
     place = Path(path)
     if not place.is_file():
         close = get_close_matches(place.name, [other.name for other in place.parent.glob("*") if other.is_file()], n=1)
         meant = f"; did you mean {str(place.with_name(close[0]))!r}?" if close else ""
-        raise ValueError(f"data must be {what}: no file {path!r}{meant}")
+        raise ValueError(f"{option} must be {what}: no file {path!r}{meant}")
 
 
 def level_list(difficulty: str, known) -> str:

@@ -1,5 +1,5 @@
-"""Read files of rows for abd, ded and planner: one object per line, as JSON or as a Python literal, a JSON array, or
-Parquet where pyarrow is installed.
+"""Read files of rows for abd, ded, planner and qa: one object per line, as JSON or as a Python literal, a JSON array,
+or Parquet where pyarrow is installed.
 
 A field whose value is an object may hold it as a string in either form.
 """
@@ -7,6 +7,7 @@ A field whose value is an object may hold it as a string in either form.
 import ast
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -38,36 +39,49 @@ def as_text(value) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def row_places(path: str, task_of: Callable[[dict], str]) -> dict[str, list[int]]:
+def row_places(path: str, task_of: Callable[[dict], str], once: bool = False) -> dict[str, list[int]]:
     """Return the places of each split's rows in a file: byte offsets of lines, or indices in an array.
 
-    task_of: returns a row's canonical task, or "" to leave the row out.
+    task_of: returns a row's canonical task, or "" to leave the row out; raises ValueError for a row to refuse.
+    once: of rows with equal tasks only the first counts, and a line on stderr says how many do not.
     Raise ValueError if the file does not exist or has no usable row.
     """
-    places: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for place, split in _rows(path, task_of):
-        places[split].append(place)
-    return places
+    return _scan(path, task_of, once)[1]
 
 
-def places_in_order(path: str, task_of: Callable[[dict], str]) -> list[int]:
-    """Return the places of all usable rows of a file, in its order. Raise ValueError as `row_places` does."""
-    return [place for place, _ in _rows(path, task_of)]
+def places_in_order(path: str, task_of: Callable[[dict], str], once: bool = False) -> list[int]:
+    """Return the places of all usable rows of a file, in its order; otherwise as `row_places`."""
+    return _scan(path, task_of, once)[0]
 
 
-def _rows(path: str, task_of: Callable[[dict], str]) -> list[tuple[int, str]]:
-    """Return (place, split by hash) of each usable row."""
+def _scan(path: str, task_of: Callable[[dict], str], once: bool) -> tuple[list[int], dict[str, list[int]]]:
+    """Return the places of all usable rows, and those of each split by hash."""
     check_file("a file with a row in each line", path)
-    return _scanned(path, task_of, _version(path))
+    return _scanned(path, task_of, once, _version(path))
 
 
-@lru_cache(maxsize=4)  # many environments share one scan; a changed file is scanned again
-def _scanned(path: str, task_of: Callable[[dict], str], version: tuple[int, int]) -> list[tuple[int, str]]:
-    found = enumerate(_array(path, version)) if _is_array(path) else _lines(path)
-    places = [(place, split_of(task)) for place, row in found if (task := task_of(row))]
-    if not places:
+@lru_cache(maxsize=16)  # many environments share one scan; a changed file is scanned again
+def _scanned(
+    path: str, task_of: Callable[[dict], str], once: bool, _: tuple[int, int]
+) -> tuple[list[int], dict[str, list[int]]]:
+    in_order, by_split = [], {split: [] for split in SPLITS}
+    first, repeated = {}, []
+    for place, where, row in _array_rows(path) if _is_array(path) else _lines(path):
+        try:
+            task = task_of(row)
+        except ValueError as error:
+            raise ValueError(f"data: {where} of {path}: {error}") from None
+        if once and (before := first.setdefault(task, where)) != where:
+            repeated.append((where, before))
+        elif task:
+            in_order.append(place)
+            by_split[split_of(task)].append(place)
+    if not in_order:
         raise ValueError(f"data: {path} has no usable row")
-    return places
+    if repeated:
+        (where, before), more = repeated[0], f" (and {len(repeated) - 1:,} more such rows)" if repeated[1:] else ""
+        print(f"data: {where} of {path} repeats {before}{more}; the first one counts", file=sys.stderr)
+    return in_order, by_split
 
 
 def _version(path: str) -> tuple[int, int]:
@@ -94,8 +108,14 @@ def _array(path: str, _: tuple[int, int]) -> list[dict]:
     return found
 
 
-def _lines(path: str) -> Iterator[tuple[int, dict]]:
-    """Yield the byte offset and the row of each line. Raise ValueError for a line that is no object."""
+def _array_rows(path: str) -> Iterator[tuple[int, str, dict]]:
+    """Yield the index, its name in messages, and the row of each entry of an array."""
+    for place, row in enumerate(_array(path, _version(path))):
+        yield place, f"row {place + 1}", row
+
+
+def _lines(path: str) -> Iterator[tuple[int, str, dict]]:
+    """Yield the byte offset, its name in messages, and the row of each line. Raise ValueError if one is no object."""
     with open(path, "rb") as file:
         place = 0
         for count, line in enumerate(read_lines(file), 1):
@@ -107,23 +127,33 @@ def _lines(path: str) -> Iterator[tuple[int, dict]]:
                     whole(row, text)
                 except ValueError as error:
                     raise ValueError(f"data: line {count} of {path} has {error}") from None
-                yield place, row
+                yield place, f"line {count}", row
             place += len(line)
 
 
 def row_at(path: str, places: dict[str, list[int]], rng: Random, split: str) -> dict:
     """Return a random row of a split. Raise ValueError if the split has none."""
+    return row_of(path, rng.choice(of_split(path, places, split)))
+
+
+def of_split(path: str, places: dict[str, list[int]], split: str) -> list[int]:
+    """Return the places of a split's rows. Raise ValueError if it has none."""
     if not places[split]:
         there = " and ".join(f"{name} ({len(found)})" for name, found in places.items() if found)
         out = "; eval_episodes=0 or eval_split=train trains without them" if places["train"] else ""
         raise ValueError(f"data: {path} has no row in split {split}, only in {there}{out}")
-    return row_of(path, rng.choice(places[split]))
+    return places[split]
 
 
 def row_of(path: str, place: int) -> dict:
     """Return the row at a place of a file: a byte offset, or an index of an array."""
     if _is_array(path):
-        return _array(path, _version(path))[place]
-    with open(path, "rb") as file:
-        file.seek(place)
-        return unpack(file.readline().decode("utf-8-sig", "replace"))
+        found = _array(path, _version(path))
+        row = found[place] if place < len(found) else None
+    else:
+        with open(path, "rb") as file:
+            file.seek(place)
+            row = unpack(file.readline().decode("utf-8-sig", "replace"))
+    if not isinstance(row, dict):
+        raise ValueError(f"data: {path} changed while its rows were read")
+    return row

@@ -66,7 +66,7 @@ def _prompt_and_reply(tokenizer: Tokenizer, cfg: Any, task: Any) -> tuple[list[i
     try:
         env = make_env(cfg, task.env)
         prompt = tokenizer.prompt(env.reset(task.seed, task.split))[: cfg.max_len]
-    except EnvironmentFailed as error:
+    except (EnvironmentFailed, ValueError) as error:
         raise ValueError(f"env={task.env}: no held-out prompt ({error}); prompts=0 merges without") from None
     try:
         reply = env.oracle()

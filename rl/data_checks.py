@@ -17,7 +17,8 @@ def check_source(cfg: Any) -> None:
     if cfg.rollouts:
         return
     if cfg.algorithm.source == "rollouts":
-        raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}")
+        way = f"to be rewarded for right answers to its questions: env=qa qa.data={cfg.data}"
+        raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}; {way}")
     if cfg.data and not Path(cfg.data).is_file():
         raise ArgumentError(f"data={cfg.data}: no such file")
     if not cfg.data and "http" in mixture(cfg.env):

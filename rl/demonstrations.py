@@ -8,6 +8,7 @@ from itertools import chain
 import torch
 from tqdm import tqdm
 
+from envs.demos import expert
 from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
 from rl import ranks
@@ -56,7 +57,7 @@ def _play(tokenizer: Tokenizer, task: Task, cfg: Common) -> Generator[list[Reque
     episode.append(tokenizer.prompt(env.reset(task.seed, task.split)))
     running = True
     while running:
-        action, room = env.oracle(), max(cfg.max_len - len(episode.ids_T), 0)
+        action, room = expert(env), max(cfg.max_len - len(episode.ids_T), 0)
         ids = tokenizer.reply(action)
         stop_reason = "stop" if len(ids) <= room else "context"
         episode.append_turn(ids[:room], [0.0] * len(ids[:room]), stop_reason)

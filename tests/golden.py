@@ -16,7 +16,7 @@ from rl import program
 from rl.refusals import hint
 
 FOLDER = Path(__file__).with_name("golden")
-ENVIRONMENTS = ["abd", "alfworld", "babyai", "db_bench", "ded", "os_interaction", "planner", "sat", "sciworld"]
+ENVIRONMENTS = ["abd", "alfworld", "babyai", "db_bench", "ded", "os_interaction", "planner", "qa", "sat", "sciworld"]
 ENVIRONMENTS += ["tau_retail", "textcraft", "webshop"]
 RECORDED = {"mysql": "parity.mariadb", "shell": "parity.shell", "shell_commands": "parity.shell_commands"}
 

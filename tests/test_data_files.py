@@ -99,7 +99,13 @@ def tau_retail() -> dict:
     return {**tables, "tasks.json": [{"instruction": f"You want it cancelled, way {i}.", **task} for i in range(12)]}
 
 
-KINDS = {made.__name__: made for made in (db_bench, os_interaction, agent_bench, planner, abd, ded, tau_retail)}
+def qa() -> dict:
+    talk = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 2?"}]
+    texts = [{"question": f"{i} + 2?", "answer": i + 2} for i in range(16)]
+    return {"data.jsonl": [{"messages": talk, "answer": "3"}, *texts]}
+
+
+KINDS = {made.__name__: made for made in (db_bench, os_interaction, agent_bench, planner, qa, abd, ded, tau_retail)}
 
 
 def environment(kind: str, folder: Path, files: dict) -> envs.Environment:
@@ -182,7 +188,7 @@ def test_damaged_files_are_played_or_refused(kind, count, tmp_path, capfd):
     assert all(map(is_plain, capfd.readouterr().err.splitlines()))
 
 
-LARGE = ["db_bench", "os_interaction", "planner", "abd", "ded", "tau_retail"]
+LARGE = ["db_bench", "os_interaction", "planner", "qa", "abd", "ded", "tau_retail"]
 
 
 @pytest.mark.parametrize("kind", LARGE)

@@ -17,7 +17,7 @@ from rl.evaluate import progress_bar
 from rl.tasks import Task, make_env
 
 
-@pytest.mark.parametrize("name", [name for name in envs.NAMES if name not in ("http", "abd", "ded")])
+@pytest.mark.parametrize("name", [name for name in envs.NAMES if name not in (*envs.WITHOUT_TASKS, "abd", "ded")])
 def test_rows_are_the_experts_episodes_token_for_token(name, tmp_path):
     """data= learns from the same ids and the same tokens as algo=sft does without a file."""
     words = {

@@ -19,7 +19,7 @@ PLACES = {  # of the environments with one message: the file's text
     "ded": "Write it.\n---\n{problem}",
     "planner": "Plan this.\n---\n{question}",
 }
-WORLDS = [name for name in envs.NAMES if name != "http"]
+WORLDS = [name for name in envs.NAMES if name not in envs.WITHOUT_TASKS]
 
 
 def played(name: str, **options) -> list:

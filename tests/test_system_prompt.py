@@ -13,7 +13,7 @@ from rl.tasks import make_env
 TEXT = "Be brief."
 
 
-@pytest.mark.parametrize("name", [name for name in envs.NAMES if name != "http"])
+@pytest.mark.parametrize("name", [name for name in envs.NAMES if name not in envs.WITHOUT_TASKS])
 def test_every_environment_begins_with_it(name):
     words = {"env": name, **({"planner.worker": "rules"} if name == "planner" else {})}
     plain = make_env(config.resolve(words), name).reset(3, "val")

@@ -54,10 +54,11 @@ from math import isfinite, sqrt
 from random import Random
 
 from envs import common, prompt_file, rows
+from envs.answers import NUMBERS, last_number
 from envs.base import Step
 from envs.common import split_of
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
-from envs.planner.arithmetic import ATOM, LETTERS, arithmetic_in, in_words, quotient_of, work_out
+from envs.planner.arithmetic import ATOM, LETTERS, arithmetic_in, in_words, work_out
 from envs.planner.word_problems import LEVELS, of_row
 from envs.requests import Request, Result
 
@@ -111,8 +112,6 @@ MAX_REPLY, MAX_PARTS, MAX_PART = 8000, len(LETTERS), 400  # most characters, sub
 TRIES = 1000  # draws before a split counts as empty
 LINE = re.compile(r"[\d.]+|[\d.a-h+*/() -]*[-+*/][\d.a-h+*/() -]*")  # a number or a calculation
 SIGN = re.compile(r"[-+*/]")
-PLAIN = r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+\b)?"  # 1,234.5 or 1e3
-NUMBER = re.compile(rf"-?(?:(?<![/\d]){PLAIN} ?/ ?{PLAIN}(?! ?/|\d)|{PLAIN})")  # or 1/2, which is no part of a date
 
 
 @dataclass(frozen=True)
@@ -344,10 +343,7 @@ def prediction_in(text: str) -> float | None:
     found = next((found["final_answer"] for found in objects_in(text) if "final_answer" in found), None)
     if type(found) in (int, float) and abs(found) < 1e300 and isfinite(found):
         return float(found)
-    for place in (found if isinstance(found, str) else "", text[:MAX_REPLY]):
-        if numbers := NUMBER.findall(place):
-            return quotient_of(numbers[-1])
-    return None
+    return last_number(found if isinstance(found, str) and NUMBERS.search(found) else text[:MAX_REPLY])
 
 
 def independence(vectors: list[dict]) -> float:

@@ -20,22 +20,6 @@ PIECE = re.compile(  # the same in words: a result, a number, a sign in words, a
 PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
 
 
-def number_of(text: str) -> float | None:
-    """Return the value of a finite number without its commas; None for any other text."""
-    try:
-        number = float(text.replace(",", ""))
-    except ValueError:
-        return None
-    return number if isfinite(number) else None
-
-
-def quotient_of(text: str) -> float | None:
-    """Return the value of a finite number or of a fraction such as 1/2; None for any other text."""
-    top, stroke, bottom = (part.strip() for part in text.partition("/"))
-    over, under = number_of(top), number_of(bottom) if stroke else 1.0
-    return number_of(str(over / under)) if over is not None and under else None
-
-
 def plain(number: float) -> str:
     """Return a number as people write it: 24, 0.5."""
     return f"{number:.6f}".rstrip("0").rstrip(".")

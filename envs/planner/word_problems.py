@@ -12,7 +12,8 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs.planner.arithmetic import LETTERS, number_of, plain, with_results, work_out
+from envs.answers import number_of
+from envs.planner.arithmetic import LETTERS, plain, with_results, work_out
 from envs.planner.templates import FIVE_OR_SIX, THREE_OR_FOUR, TWO_STEPS
 
 TRIES = 100_000  # draws of numbers before a template counts as impossible

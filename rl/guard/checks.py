@@ -34,6 +34,10 @@ def check(cfg: Any) -> None:
         from rl.system_prompt import text_of
 
         text_of(cfg.system_prompt)
+    if "qa" in mixture(cfg.env) and not cfg.qa.data:
+        from envs.qa import NEEDED
+
+        raise ArgumentError(NEEDED)
     if cfg.quick and cfg.model != "tiny":
         raise ArgumentError(
             f"quick=true is for the embedded model, model=tiny; model={cfg.model}: set epochs= yourself"

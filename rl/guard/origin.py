@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from envs import scorer
 from envs.prompt_file import ENDINGS
 from models.weights import resolve
 from rl.guard.files import read_json, sha256, verify, write_text
@@ -46,6 +47,8 @@ def task_files(cfg: Any) -> dict[str, str]:
     paths = {f"{key}={value}": Path(value) for key, value in options.items() if value and key.endswith(TASK_FILES)}
     prompts = {key: value for key, value in options.items() if key.endswith(".prompt")}
     paths |= {f"{key}={value}": Path(value) for key, value in prompts.items() if value.endswith(ENDINGS)}
+    scorers = {key: scorer.file_of(value) for key, value in options.items() if key.endswith(".match")}
+    paths |= {f"{key}={options[key]}": Path(path) for key, path in scorers.items() if path}
     if cfg.system_prompt:
         from rl.system_prompt import file_of
 

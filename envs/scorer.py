@@ -1,0 +1,58 @@
+"""A scorer of the user's, named as FILE.py:FUNCTION: `def score(reply: str, row: dict) -> float`, from 0 to 1."""
+
+import sys
+import traceback
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.util import module_from_spec, spec_from_file_location
+from numbers import Real
+from pathlib import Path
+
+from envs.base import EnvironmentFailed
+from envs.common import check_file
+from envs.problems import nearest
+
+DIGITS = 6  # of a score: 0.7 + 0.2 + 0.1 is 1
+
+
+def file_of(scorer: str) -> str:
+    """Return the file of FILE.py:FUNCTION, "" for any other text."""
+    path, _, name = scorer.rpartition(":")
+    return path if path.endswith(".py") and name else ""
+
+
+@lru_cache
+def load(scorer: str) -> Callable[[str, dict], float]:
+    """Return the function. Raise ValueError if its file is missing, fails, or has no such function."""
+    path, name = file_of(scorer), scorer.rpartition(":")[2]
+    check_file("FILE.py:FUNCTION", path, "match")
+    spec = spec_from_file_location(f"scorer {path}", Path(path).resolve())
+    module = sys.modules[spec.name] = module_from_spec(spec)  # registered, because dataclasses in it look there
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"match: {described(error, path)}") from None
+    if not callable(function := getattr(module, name, None)):
+        known = [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
+        raise ValueError(f"match={scorer}: no function {name!r} in the file; {nearest(name, known)}")
+    return function
+
+
+def score(scorer: str, reply: str, row: dict) -> float:
+    """Return the score of a reply. Raise EnvironmentFailed if the function fails or returns no number from 0 to 1."""
+    try:
+        found = load(scorer)(reply, dict(row))
+        rounded = round(float(found), DIGITS) if isinstance(found, Real) else None
+    except (Exception, SystemExit) as error:
+        raise EnvironmentFailed(described(error, file_of(scorer))) from error
+    if rounded is None or not 0 <= rounded <= 1:
+        raise EnvironmentFailed(f"{scorer} returned {repr(found)[:80]}; it must return a number from 0 to 1")
+    return rounded
+
+
+def described(error: BaseException, path: str) -> str:
+    """Return an error as one line, with its place in the file."""
+    file = str(Path(path).resolve())
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    line = lines[-1] if lines else getattr(error, "lineno", None)  # of a SyntaxError
+    return f"{path}{f', line {line}' * bool(line)}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
