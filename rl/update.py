@@ -31,7 +31,7 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Common) -> torch
     return kernels.optimizer(OPTIMIZERS[cfg.optimizer])(groups, weight_decay=cfg.weight_decay)
 
 
-def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm | None = None) -> dict:
+def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm) -> dict:
     """Take the epoch's optimizer steps on state.model and state.critic. Return the means of the steps' metrics.
 
     `sampler_gap` is the largest |log p sampled - log p recomputed| over the steps that compute with the weights that
@@ -54,8 +54,7 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progr
             state.mid_epoch = True
             within_target_kl, gap = (steps[-1].pop(name) for name in ("within_target_kl", "sampler_gap"))
             gaps += gap if comparable else []
-            if progress is not None:
-                progress.update(len(piece.episodes))
+            progress.update(len(piece.episodes))
     state.model.eval()
     taken = [step for step in steps if not step["skipped"]]
     if steps and not taken and within_target_kl:
