@@ -40,7 +40,8 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progr
     """
     algo_cfg, steps, within_target_kl, gaps = cfg.algorithm, [], True, []
     version = lora.adapter_version(state.model)
-    sampled_with = version() if not cfg.rollouts or batch.episodes[0].adapter_hash == state.adapter_hash() else None
+    own_episodes = not cfg.rollouts or {e.adapter_hash for e in batch.episodes} == {state.adapter_hash()}
+    sampled_with = version() if own_episodes else None
     state.model.train(algo_cfg.source == "demonstrations")  # with dropout the first ratio of rl would not be 1
     for number in range(algo_cfg.epochs):  # passes over the epoch's episodes
         seed = f"{cfg.seed} {state.epoch} {number}" if cfg.order == "random" else None
