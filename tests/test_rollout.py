@@ -17,7 +17,7 @@ from rl import config, reward
 from rl import evaluate as evaluation
 from rl.batch import add_values, forward, make_batch
 from rl.critic import Critic
-from rl.demonstrations import demonstrations
+from rl.demonstrations import demonstrations, evaluate_held_out, held_out_loss
 from rl.evaluate import evaluate
 from rl.guard.invariants import sampler_hash
 from rl.log import rollout_stats
@@ -305,6 +305,46 @@ def test_values_of_kept_hidden_states_are_those_of_another_pass(bootstrap, tiny,
     assert torch.equal(found.last_values_B, expected.last_values_B)
     assert bool(found.last_values_B.any()) == bootstrap
     assert not any(e.hidden for e in played), "they are freed"
+
+
+def test_held_out_demonstrations_are_tasks_in_the_order_of_the_run(tiny):
+    """order=sequential takes the environment's seeds 0, 1, 2, ... here too, as evaluations do."""
+    cfg = config.parse(["algo=sft", "eval_episodes=3", "order=sequential"])
+    tasks = make_tasks(cfg, 0, 3, 1, "val", 0, "sequential")
+    assert [task.seed for task in tasks] == [0, 1, 2]
+    expected = held_out_loss(tiny[0], demonstrations(tiny[1], tasks, cfg, SILENT), cfg)
+    assert evaluate_held_out("", *tiny, None, cfg) == [expected]
+
+
+def test_demonstrations_of_failed_environments_are_left_out(tiny, monkeypatch, capfd):
+    """A third fail at reset and a third in the second turn. All others are as if none had failed."""
+    cfg = config.parse(["algo=sft", "eval_episodes=9", "order=sequential"])
+    tasks = make_tasks(cfg, 0, 9, 1, "val", 0, "sequential")
+    expected = demonstrations(tiny[1], tasks, cfg, SILENT)
+
+    class Breaks(textcraft.Env):
+        def reset(self, seed, split="train"):
+            self.seed = seed
+            if seed % 3 == 1:
+                raise envs.EnvironmentFailed("no answer")
+            return super().reset(seed, split)
+
+        def step(self, action_text):
+            if self.seed % 3 == 2 and self.turns:
+                raise envs.EnvironmentFailed("no answer")
+            return super().step(action_text)
+
+    monkeypatch.setattr(textcraft, "Env", Breaks)
+    played = demonstrations(tiny[1], tasks, cfg, SILENT)
+    assert [e.infrastructure_failed for e in played] == [False, True, True] * 3
+    whole = [e for e in played if not e.infrastructure_failed]
+    assert [vars(e) for e in whole] == [vars(e) for e in expected[::3]]
+    assert rollout_stats(played)["infrastructure_failed"] == 6
+    assert evaluate_held_out("", *tiny, None, cfg) == [held_out_loss(tiny[0], whole, cfg)]
+    assert "textcraft: no answer; the episode is left out" in "".join(capfd.readouterr())
+    monkeypatch.setattr(Breaks, "reset", lambda *_: (_ for _ in ()).throw(envs.EnvironmentFailed("gone")))
+    with pytest.raises(ValueError, match=r"^3 of 9 episodes were tried, and every one failed; the last: gone"):
+        demonstrations(tiny[1], tasks, cfg, SILENT)
 
 
 def test_evaluation_plays_held_out_tasks_with_the_adapter(monkeypatch):
