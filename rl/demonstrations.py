@@ -104,9 +104,9 @@ def evaluate_held_out(
 
 @torch.no_grad()
 def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg: Common) -> dict:
-    """Return the mean negative log-probability of the demonstrations' tokens in nats, and the perplexity."""
+    """Return the mean negative log-probability, in nats at temperature 1, and the perplexity of the demonstrations."""
     batch = make_batch(demonstrations)
     pieces = ranks.own(micro_batches(batch, cfg.micro_tokens))
-    sums = [forward(piece, model, cfg.temperature).logprobs_N.double().sum().item() for piece in pieces]
+    sums = [forward(piece, model, 1.0).logprobs_N.double().sum().item() for piece in pieces]
     loss = -sum(chain(*ranks.gathered(sums))) / batch.total_tokens
     return {"eval_loss": loss, "perplexity": math.exp(min(loss, 700.0)), "eval_tokens": batch.total_tokens}

@@ -112,7 +112,7 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -
 
     def learn(number: int, micro: Batch) -> tuple[dict, float]:
         with tree.same_masks(cfg.lora.dropout, (cfg.seed, state.step, number), trained[0].device):
-            micro = forward(micro, state.model, cfg.temperature, state.critic, cfg.algorithm.entropy_grad)
+            micro = forward(micro, state.model, temperature, state.critic, cfg.algorithm.entropy_grad)
             gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
             note_entropies(micro)
             loss, shares = algo.loss(micro, cfg.algorithm)
@@ -121,6 +121,7 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -
         return shares, gap
 
     trained = [p for group in state.optimizer.param_groups for p in group["params"]]
+    temperature = cfg.temperature if cfg.algorithm.source == "rollouts" else 1.0  # of demonstrations
     pieces = micro_batches(batch, state.micro_tokens or cfg.micro_tokens)
     results, stats = tree.accumulate(learn, pieces, trained, cfg.reduce == "fast"), defaultdict(float)
     for name, share in (item for shares, _ in results for item in shares.items()):

@@ -167,6 +167,16 @@ def test_epoch_without_a_group_to_learn_from_takes_no_step(source):
     assert all(torch.equal(before[name], p) for name, p in state.trainable().items())
 
 
+def test_demonstrations_are_fitted_at_temperature_one():
+    """The sampling temperature is that of evaluations alone."""
+    losses = []
+    for temperature in (1.0, 0.5):
+        state, cfg = make_state("sft", temperature=temperature)
+        batch = train.score(state, play(state, cfg, 0), cfg)
+        losses.append(train.learn(state, batch, cfg)["loss"])
+    assert losses[0] == losses[1]
+
+
 def test_target_kl_stops_the_epochs_updates():
     for target, fewer in (("none", False), ("1e-6", True)):
         state, cfg = make_state("ppo", **{"ppo.target_kl": target, "ppo.epochs": 4})
