@@ -117,6 +117,12 @@ class Common:
         """The settings of the algorithm that `algo` names."""
         return getattr(self, self.algo)
 
+    @property
+    def total_steps(self) -> int:
+        """The optimizer steps of the whole run, those that target_kl or dropped groups will save included."""
+        total = self.epochs * self.algorithm.epochs * -(-self.episodes // self.batch_size)
+        return min(total, self.max_steps or total)
+
 
 GROUPS = ("lora", "reward", "track", *ALGORITHMS, *envs.NAMES)
 UNCHECKED = ("recipe embedded", "saved settings")  # have keys of groups that a run does not use and need not load

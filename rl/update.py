@@ -89,9 +89,7 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
     if state.critic is not None and state.epoch < algo_cfg.critic_warmup:
         for p in state.optimizer.param_groups[0]["params"]:
             p.grad = None  # the optimizer skips the policy
-    total = cfg.epochs * algo_cfg.epochs * math.ceil(cfg.episodes / cfg.batch_size)  # optimizer steps of the whole run
-    total = min(total, cfg.max_steps or total)
-    factor = learning_rate_factor(state.step, total, cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
+    factor = learning_rate_factor(state.step, cfg.total_steps, cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
     norms = []
     for group in state.optimizer.param_groups:  # policy and critic apart: one's gradient must not scale the other's
         group["lr"] = group["base_lr"] * factor
