@@ -87,13 +87,14 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
 
 
 def _in_pairs(order: list[int], lengths: list[int], limit: int, pairs: int) -> list[list[int]]:
-    """Cut a sorted list of episodes into that many pairs of pieces, or into more where the limit ends pieces early. All
-    make one piece if they fit."""
-    rest, pieces, total, taken = order[:], [], sum(lengths), 0
+    """Cut a list of episodes, longest first, into that many pairs of pieces of about equal tokens. A pair's first piece
+    is taken from the long end, its second from the short end. A piece ends early at `limit` tokens, which may make more
+    pieces. If all fit, they are one."""
+    rest, pieces, total, taken = order[:], [], sum(lengths), 0  # taken: tokens of the pieces so far
     while rest:
-        piece, most, end = [], taken + limit, -1 if len(pieces) % 2 else 0  # in turns the longest and the shortest left
-        share = total * (len(pieces) + 1) / (2 * pairs) if total > limit else total  # of this and all pieces before it
-        while rest and ((taken + (n := lengths[rest[end]]) <= most and taken + n / 2 <= share) or not piece):
+        piece, limit_sum, end = [], taken + limit, -1 if len(pieces) % 2 else 0
+        target_sum = total * (len(pieces) + 1) / (2 * pairs) if total > limit else total
+        while rest and ((taken + (n := lengths[rest[end]]) <= limit_sum and taken + n / 2 <= target_sum) or not piece):
             piece.append(rest.pop(end))
             taken += n
         pieces.append(piece)

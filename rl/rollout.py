@@ -67,7 +67,7 @@ def rollouts(
 
 
 def _play(model, tokenizer, cfg: Common, temperature, weights: str, keep_hidden, tasks, progress) -> list[Episode]:
-    """Play this rank's tasks. weights: the hash of those that sample."""
+    """Play this rank's tasks. weights: hash of the adapter that samples."""
     limits = cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model)
     if cfg.sampler:
         from rl.remote_sampler import remote_engine

@@ -34,8 +34,8 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Common) -> torch
 def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm) -> dict:
     """Take the epoch's optimizer steps on state.model and state.critic. Return the means of the steps' metrics.
 
-    `sampler_gap` is the largest |log p sampled - log p recomputed| over the steps that compute with the weights that
-    sampled: the first, and those after it until the policy changes (skipped steps and the critic's warm-up do not).
+    `sampler_gap` is the largest |log p sampled - log p recomputed| over all optimizer steps before the policy first
+    changes; skipped steps and the critic's warm-up do not change it.
     Raises FloatingPointError if no step of the epoch had a finite gradient.
     """
     algo_cfg, steps, within_target_kl, gaps = cfg.algorithm, [], True, []
