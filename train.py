@@ -126,7 +126,7 @@ def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
 
         batch = whiten_rewards(batch)
     if cfg.algorithm.critic:
-        batch = add_values(batch, state.model, state.critic, micro_tokens, cfg.algorithm.bootstrap)
+        batch = add_values(batch, state.model, state.critic, micro_tokens)
     if cfg.algorithm.reference:
         from rl.reference import add_reference
 

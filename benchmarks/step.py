@@ -19,6 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 import lora
 from benchmarks import common, sides
@@ -99,7 +100,7 @@ class Ours:
         for episode in episodes:
             episode.turns[-1].reward = reward(episode.ids_T[episode.turns[-1].start :])
         batch = grpo.advantages(make_batch(episodes), self.cfg.grpo)
-        losses = update(self.state, batch, grpo, self.cfg)
+        losses = update(self.state, batch, grpo, self.cfg, tqdm(disable=True))
         self.state.epoch += 1
         self.clock.stop()
         assert losses["optimizer_steps"] == 1 and losses["grad_norm"] > 0

@@ -247,8 +247,7 @@ class Engine:
 
     def _next(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
         """Return hidden states [B, D] of one more token for each row of the view."""
-        step = self._current_step()
-        if step is not None:
+        if (step := self._current_step()) is not None:
             return step(ids_B, positions_B, view)
         return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
 
@@ -269,8 +268,7 @@ class Engine:
 def sample(hidden_BD, weight_VD, temperature: float, uniforms_B: torch.Tensor | None):
     """Return (ids_B, logprobs_B): the token at which the cumulative distribution passes each row's uniform number; at
     temperature 0 the most likely token."""
-    sampled = kernels.sample(hidden_BD, weight_VD, temperature, uniforms_B)
-    if sampled is not None:
+    if (sampled := kernels.sample(hidden_BD, weight_VD, temperature, uniforms_B)) is not None:
         return sampled
     B, logits = len(hidden_BD), head_logits(hidden_BD, weight_VD, temperature or 1.0)  # with padding rows
     if temperature == 0:

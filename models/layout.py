@@ -72,8 +72,7 @@ def make_layout(ids_BT, positions_BT, sequences_ST, cached: bool, exact: bool, r
         index_BT = (to_rows[: ids_BT.numel()] % sequences_ST.shape[1]).view_as(ids_BT)
         is_first = to_rows[to_sequences] == torch.arange(len(row_of_token), device=device)
         own_ST = (sequences_ST >= 0) & is_first.view_as(sequences_ST)  # the sequence that computes a shared row
-    if positions_BT is None:
-        positions_BT = index_BT
+    positions_BT = index_BT if positions_BT is None else positions_BT
     last_key_ST = positions_BT if cached else index_BT
     if sequences_ST is not None:
         last_key_ST = last_key_ST.flatten()[to_sequences].view_as(sequences_ST).where(own_ST, -1)

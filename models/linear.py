@@ -72,11 +72,10 @@ class Linear(nn.Linear):
     def product_back(grad: torch.Tensor, layers: Sequence["Linear"]) -> torch.Tensor:
         """Return the gradient of `product`'s input from the gradient of its output."""
         weights = [layer.weight for layer in layers]
-        grad_x = kernels.frozen_product_back(grad, weights)
-        if grad_x is None:
-            grads = grad.split([len(weight) for weight in weights], -1)
-            grad_x = sum(part @ weight for part, weight in zip(grads, weights, strict=True))
-        return grad_x
+        if (grad_x := kernels.frozen_product_back(grad, weights)) is not None:
+            return grad_x
+        grads = grad.split([len(weight) for weight in weights], -1)
+        return sum(part @ weight for part, weight in zip(grads, weights, strict=True))
 
 
 def joint_linear(x: torch.Tensor, *layers: LinearLayer) -> tuple[torch.Tensor, ...]:

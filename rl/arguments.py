@@ -43,10 +43,8 @@ def keys_of(cls: type, group: str = "") -> list[str]:
 
 def build(cls: type, given: dict[str, Any], group: str = "") -> Any:
     """Return an instance with the values in `given`, words or TOML values, that belong to this dataclass."""
-    kinds, values = get_type_hints(cls, include_extras=True), {}
-    for key, f in zip(keys_of(cls, group), fields(cls), strict=True):
-        if key in given:
-            values[f.name] = convert(key, given[key], kinds[f.name])
+    kinds, named = get_type_hints(cls, include_extras=True), zip(keys_of(cls, group), fields(cls), strict=True)
+    values = {f.name: convert(key, given[key], kinds[f.name]) for key, f in named if key in given}
     try:
         return cls(**values)
     except ValueError as error:

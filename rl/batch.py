@@ -87,13 +87,14 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
 
 
 def _in_pairs(order: list[int], lengths: list[int], limit: int, pairs: int) -> list[list[int]]:
-    """Cut a sorted list of episodes into that many pairs of pieces, or into more where the limit ends pieces early. All
-    make one piece if they fit."""
-    rest, pieces, total, taken = order[:], [], sum(lengths), 0
+    """Cut a list of episodes, longest first, into that many pairs of pieces of about equal tokens. A pair's first piece
+    is taken from the long end, its second from the short end. A piece ends early at `limit` tokens, which may make more
+    pieces. If all fit, they are one."""
+    rest, pieces, total, taken = order[:], [], sum(lengths), 0  # taken: tokens of the pieces so far
     while rest:
-        piece, most, end = [], taken + limit, -1 if len(pieces) % 2 else 0  # in turns the longest and the shortest left
-        share = total * (len(pieces) + 1) / (2 * pairs) if total > limit else total  # of this and all pieces before it
-        while rest and ((taken + (n := lengths[rest[end]]) <= most and taken + n / 2 <= share) or not piece):
+        piece, limit_sum, end = [], taken + limit, -1 if len(pieces) % 2 else 0
+        target_sum = total * (len(pieces) + 1) / (2 * pairs) if total > limit else total
+        while rest and ((taken + (n := lengths[rest[end]]) <= limit_sum and taken + n / 2 <= target_sum) or not piece):
             piece.append(rest.pop(end))
             taken += n
         pieces.append(piece)
@@ -111,22 +112,22 @@ def forward(
 
 
 @torch.no_grad()
-def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tokens: int, bootstrap=True) -> Batch:
+def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tokens: int) -> Batch:
     """Return the batch with old_values_N and last_values_B: the critic's values before the update.
 
-    A terminated episode has the last value 0, and with bootstrap one that a limit cut off has that of its last state.
+    last_values_B is 0 where nothing follows the last turn; else the critic's value of the last state.
     Hidden states that sampling kept save the pass over the model, which would give the same bits; then they are freed.
     """
     old_values_N, last_values_B = torch.zeros(len(batch.episode_N)), torch.zeros(len(batch.episodes))
     # These fields carry each entry's index through micro_batches, to write results back in order.
     index = replace(batch, old_values_N=torch.arange(len(old_values_N)), last_values_B=torch.arange(len(last_values_B)))
     for piece in ranks.own(micro_batches(index, micro_tokens)):
-        terminated_B = torch.tensor([e.terminated for e in piece.episodes])
-        if (terminated_B.all() or not bootstrap) and all(e.hidden for e in piece.episodes):
+        goes_on_B = torch.tensor([len(e.ids_T) > e.turns[-1].stop for e in piece.episodes])
+        if not goes_on_B.any() and all(e.hidden for e in piece.episodes):
             hidden_ND = torch.cat([hidden for e in piece.episodes for hidden in e.hidden])
         else:
             hidden_ND, last_BD, _ = _hidden(piece, model)
-            last_values_B[piece.last_values_B] = torch.where(terminated_B, 0.0, critic(last_BD).cpu())
+            last_values_B[piece.last_values_B] = torch.where(goes_on_B, critic(last_BD).cpu(), 0.0)
         old_values_N[piece.old_values_N] = critic(hidden_ND).cpu()
     for episode in batch.episodes:
         episode.hidden = ()

@@ -82,7 +82,7 @@ class Common:
     clip_norm: Positive[float] = 1.0  # gradients are scaled down to this norm
     micro_tokens: Positive[int] = 8192  # tokens in one forward and backward; changes the gradient by rounding alone
     checkpoint: Literal["none", "block"] = "none"  # block: keep less for the backward, one more forward of each block
-    temperature: NotNegative[float] = 1.0  # of sampling, and of the log-probabilities that are trained
+    temperature: NotNegative[float] = 1.0  # of sampling, and of what rl trains; demonstrations are fitted at 1
     max_new_tokens: Positive[int] = 256  # most sampled tokens per turn
     max_len: Positive[int] = 4096  # most tokens per episode
     max_turns: NotNegative[int] = 0  # most agent turns per episode, saved as each environment's; 0: keep its own limit
@@ -116,6 +116,12 @@ class Common:
     def algorithm(self) -> Any:
         """The settings of the algorithm that `algo` names."""
         return getattr(self, self.algo)
+
+    @property
+    def total_steps(self) -> int:
+        """The optimizer steps of the whole run, those that target_kl or dropped groups will save included."""
+        total = self.epochs * self.algorithm.epochs * -(-self.episodes // self.batch_size)
+        return min(total, self.max_steps or total)
 
 
 GROUPS = ("lora", "reward", "track", *ALGORITHMS, *envs.NAMES)

@@ -15,8 +15,8 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Return (advantages_steps, returns_steps) of generalized advantage estimation (Schulman et al. 2016, eq. 11, 16).
 
-    The state after an episode's last step has the value last_values_B[episode]: 0 if the task terminated, the critic's
-    estimate if a limit cut it off. returns = advantages + values.
+    The state after an episode's last step has the value last_values_B[episode]: the critic's estimate if a turn limit
+    ended it, else 0. returns = advantages + values.
     """
     rewards, values, episode = rewards_steps.tolist(), values_steps.tolist(), episode_steps.tolist()
     last, advantages = last_values_B.tolist(), [0.0] * len(rewards)

@@ -8,6 +8,7 @@ from itertools import chain
 import torch
 from tqdm import tqdm
 
+import envs
 from envs.demos import expert
 from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
@@ -17,6 +18,7 @@ from rl.batch import forward, make_batch, micro_batches
 from rl.config import Common
 from rl.data import Demonstrations
 from rl.evaluate import EVAL_STREAM, progress_bar
+from rl.guard.checks import check_failures
 from rl.records import Episode, Turn
 from rl.rollout import CUT, add_step
 from rl.tasks import Task, make_env, make_tasks
@@ -27,33 +29,43 @@ def demonstrations(
 ) -> list[Episode]:
     """Return the expert's episodes, with the ids that the model would have sampled; log-probabilities are 0.
 
-    model: its base answers the environments' requests, all at once. Raises ValueError for a request if it is None.
+    An episode whose environment fails (EnvironmentFailed) is marked infrastructure_failed.
+    model: its base answers the environments' requests, all at once.
+    Raise ValueError if all episodes fail, or for a request if model is None.
     """
     return next(ranks.play([partial(_play_all, model, tokenizer, cfg)], list(tasks), progress))
 
 
 def _play_all(model, tokenizer, cfg: Common, tasks: list[Task], progress: tqdm) -> list[Episode]:
     """Return the expert's episodes of this rank's tasks."""
-    base, finished = Base(model, tokenizer, cfg), {}
-    playing = [(_play(tokenizer, task, cfg), request_streams(task.key)) for task in tasks]
-    results = {index: None for index in range(len(playing))}  # of the episodes that are not finished
+    base, finished = Base(model, tokenizer, cfg), []
+    episodes = [Episode(task.env, task.seed, task.group) for task in tasks]
+    playing = [_play(tokenizer, task, episode, cfg) for task, episode in zip(tasks, episodes, strict=True)]
+    streams = [request_streams(task.key) for task in tasks]
+    results = dict.fromkeys(range(len(tasks)))  # of the episodes that are not finished
     while results:
         requests = {}
         for index, answers in results.items():
-            episode, streams = playing[index]
             try:
-                requests[index] = list(zip(episode.send(answers), streams, strict=False))
-            except StopIteration as end:
-                finished[index] = end.value
-                progress.update()
+                requests[index] = list(zip(playing[index].send(answers), streams[index], strict=False))
+                continue
+            except StopIteration:
+                finished.append(episodes[index])
+            except envs.EnvironmentFailed as error:
+                finished.append(episodes[index])
+                episodes[index].infrastructure_failed = episodes[index].truncated = True
+                progress.write(f"{tasks[index].env}: {error}; the episode is left out")
+                left = len(tasks) - len(finished)
+                started = len(requests) if answers is None else left  # all start in the first round
+                check_failures(finished, started, left - started, error)
+            progress.update()
         results = base.answer(requests)
-    return [finished[index] for index in range(len(playing))]
+    return episodes
 
 
-def _play(tokenizer: Tokenizer, task: Task, cfg: Common) -> Generator[list[Request], list[Result], Episode]:
-    """Return the expert's episode. Yields the environment's requests to the base model and is sent the results."""
+def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Common) -> Generator[list[Request], list[Result]]:
+    """Let the expert play the episode. Yields the environment's requests to the base model and is sent the results."""
     env = make_env(cfg, task.env)
-    episode = Episode(task.env, task.seed, task.group)
     episode.append(tokenizer.prompt(env.reset(task.seed, task.split)))
     running = True
     while running:
@@ -68,7 +80,6 @@ def _play(tokenizer: Tokenizer, task: Task, cfg: Common) -> Generator[list[Reque
     if cfg.algorithm.source == "demonstrations" and cfg.algorithm.all_tokens:
         episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
         episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
-    return episode
 
 
 def evaluate_held_out(
@@ -81,9 +92,10 @@ def evaluate_held_out(
     """
     held_out = demos.held_out if demos else []
     if not demos and cfg.eval_episodes:
-        tasks = make_tasks(cfg, 0, cfg.eval_episodes, 1, cfg.eval_split, EVAL_STREAM)
+        tasks = make_tasks(cfg, 0, cfg.eval_episodes, 1, cfg.eval_split, EVAL_STREAM, cfg.order)
         with progress_bar(len(tasks), f"{cfg.eval_split} demonstrations") as progress:
-            held_out = demonstrations(tokenizer, tasks, cfg, progress, model)
+            played = demonstrations(tokenizer, tasks, cfg, progress, model)
+        held_out = [episode for episode in played if not episode.infrastructure_failed]
     if not held_out:
         return []
     result = held_out_loss(model, held_out, cfg)
@@ -93,9 +105,9 @@ def evaluate_held_out(
 
 @torch.no_grad()
 def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg: Common) -> dict:
-    """Return the mean negative log-probability of the demonstrations' tokens in nats, and the perplexity."""
+    """Return the mean negative log-probability, in nats at temperature 1, and the perplexity of the demonstrations."""
     batch = make_batch(demonstrations)
     pieces = ranks.own(micro_batches(batch, cfg.micro_tokens))
-    sums = [forward(piece, model, cfg.temperature).logprobs_N.double().sum().item() for piece in pieces]
+    sums = [forward(piece, model, 1.0).logprobs_N.double().sum().item() for piece in pieces]
     loss = -sum(chain(*ranks.gathered(sums))) / batch.total_tokens
     return {"eval_loss": loss, "perplexity": math.exp(min(loss, 700.0)), "eval_tokens": batch.total_tokens}

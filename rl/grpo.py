@@ -5,9 +5,10 @@ loss                    = clipped surrogate on every sampled token + kl_coef * K
 
 Differs from the textbook: the mean runs over all tokens of the optimizer step rather than first over each sequence
 (`grpo.aggregation=sequence` is the paper's); advantages are not divided by the group's deviation, which would give
-very easy and very hard tasks more weight (`grpo.divide_by_std=true` is the paper's); no KL term unless asked. An
-episode of several turns is one sequence whose score is the sum of its turns' rewards. Groups whose scores are exactly
-equal have no gradient.
+very easy and very hard tasks more weight (`grpo.divide_by_std=true` is the paper's); the ratio is clipped at 0.8 and
+1.28, DAPO's bounds (`grpo.clip_high=0.2` gives the paper's symmetric ones); no KL term unless asked. An episode of
+several turns is one sequence whose score is the sum of its turns' rewards. Groups whose scores are exactly equal have
+no gradient.
 
 Its relatives are options here, and named recipes:
 

@@ -23,7 +23,7 @@ class Config:
     kl_in: Literal["loss", "reward"] = "loss"  # where it is added
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"  # k1 is the unbiased one in the reward, and useless in the loss
     kl_target: Positive[float] | None = None  # nats per token that kl_coef is adapted towards; none: fixed
-    kl_horizon: Positive[int] = 1000  # episodes in which an adapted kl_coef changes by at most a fifth
+    kl_horizon: Positive[int] = 1000  # an epoch of n episodes adapts kl_coef by at most 20 % * min(1, n / this)
 
     @property
     def reference(self) -> bool:

@@ -54,7 +54,9 @@ def recomputed(batch: Batch, state: TrainState, cfg: Common, micro_tokens: int) 
 
 
 def weighted(batch: Batch, clip: float) -> Batch:
-    """Return the batch with its advantages times the importance weights."""
+    """Return the batch with its advantages times the importance weights; an empty batch as it is."""
+    if not batch.episodes:
+        return batch
     pairs = ((p, m) for e in batch.episodes for p, m in zip(e.logprobs_T, e.action_mask_T, strict=True))
     sampled_N = torch.tensor([logprob for logprob, sampled in pairs if sampled])
     weights_N = (batch.old_logprobs_N - sampled_N).exp().clamp(max=clip)

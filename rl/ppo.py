@@ -28,7 +28,7 @@ class Config(kl.Config):
     entropy_coef: float = 0.01  # weight of the entropy bonus
     gamma: float = 0.99  # discount per step of the return
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    bootstrap: bool = True  # bootstrap truncated episodes from the critic; false: treat them as terminated
+    bootstrap: bool = True  # the critic values the state after a turn limit; false: as 0, as after the task's own end
     level: Literal["turn", "token"] = "turn"  # a step of the return
     whiten: bool = True  # advantages to mean 0 and deviation 1 over the epoch's tokens
     target_kl: Positive[float] | None = None  # stop the epoch's updates once KL(old || new) is past 1.5 * this

@@ -74,7 +74,7 @@ class Batch:
     entropy_N: torch.Tensor | None = None  # nats, of the whole distribution at each sampled token
     values_N: torch.Tensor | None = None  # the critic's, with its gradient; of the state before each sampled token
     old_values_N: torch.Tensor | None = None  # the critic's, before the update
-    last_values_B: torch.Tensor | None = None  # the critic's, of each episode's last state, before the update
+    last_values_B: torch.Tensor | None = None  # its value of the last state, 0 where no ids follow the last turn
     ref_logprobs_N: torch.Tensor | None = None  # under the reference policy
     advantages_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None  # targets of values_N

@@ -12,11 +12,10 @@ def turn_reward(step: envs.Step, episode: Episode, cfg: Any) -> float:
     native: the environment's own score. shaped: also pays valid first-time progress, and cfg.invalid for an action that
     was not understood. binary: cfg.correct, incorrect, timeout or unknown at the end of the episode.
     """
-    over = step.terminated or step.truncated
     if cfg.rule == "native":
         reward = step.reward
     elif cfg.rule == "shaped":
         reward = step.info["shaped"] + (0.0 if step.info["valid"] else cfg.invalid)
     else:
-        reward = getattr(cfg, step.info["outcome"]) if over else 0.0
+        reward = getattr(cfg, step.info["outcome"]) if step.terminated or step.truncated else 0.0
     return cfg.scale * reward

@@ -67,7 +67,7 @@ def rollouts(
 
 
 def _play(model, tokenizer, cfg: Common, temperature, weights: str, keep_hidden, tasks, progress) -> list[Episode]:
-    """Play this rank's tasks. weights: the hash of those that sample."""
+    """Play this rank's tasks. weights: hash of the adapter that samples."""
     limits = cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model)
     if cfg.sampler:
         from rl.remote_sampler import remote_engine
@@ -204,13 +204,15 @@ class _Games:
 
 def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Common) -> list[int]:
     """Append the environment's step to the episode and set the last turn's reward. Return the observation's ids, or []
-    if the episode is over: by the step, or because max_len has no room for the observation and a token more."""
-    ids = []
-    if not (step.terminated or step.truncated):
+    if the episode is over: by the step, or because max_len has no room for the observation and a token more. After a
+    turn limit it is appended as well if a critic bootstraps from the state that it leads to."""
+    ids, over, algo = [], step.terminated or step.truncated, cfg.algorithm
+    if not over or (not step.terminated and algo.critic and algo.bootstrap):
         ids = tokenizer.follow_up(episode.ids_T[-1], [{"role": "user", "content": step.observation}])
-        if len(episode.ids_T) + len(ids) >= cfg.max_len:
-            ids, episode.turns[-1].stop_reason = [], "context"
-            step = replace(step, truncated=True, info={**step.info, "outcome": "timeout", "success": False})
+        ids = ids if len(episode.ids_T) + len(ids) < cfg.max_len else []
+    if not (over or ids):
+        episode.turns[-1].stop_reason = "context"
+        step = replace(step, truncated=True, info={**step.info, "outcome": "timeout", "success": False})
     episode.append(ids)
     episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
     episode.terminated, episode.truncated = step.terminated, step.truncated
@@ -218,4 +220,4 @@ def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Commo
     if step.terminated or step.truncated:
         episode.outcome, episode.success = step.info["outcome"], step.info["success"]
         episode.metrics = step.info.get("metrics", {})
-    return ids
+    return [] if over else ids

@@ -4,7 +4,7 @@ loss = - sum over the expert's tokens of log pi(token) / number of them in the o
 
 Differs from the textbook in nothing. The expert is the environment's own, or a file (`data=rows.jsonl`, see
 rl/data.py), all of which each epoch learns from. The tokens of prompts and observations are not trained on. The dropout
-of `lora.dropout` is active here, and only here.
+of `lora.dropout` is active here, and only here. Log-probabilities are at temperature 1, whatever `temperature=` says.
 """
 
 from dataclasses import dataclass, replace

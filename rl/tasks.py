@@ -42,8 +42,7 @@ def make_tasks(
         draw = random.Random(f"{stream} {number} {split}")
         env = draw.choices(list(weights), list(weights.values()))[0]
         seed = draw.randrange(2**31) if order == "random" else number
-        keys = [(stream, group * group_size + member) for member in range(group_size)]
-        tasks += [Task(key, env, seed, group, split) for key in keys]
+        tasks += [Task((stream, group * group_size + i), env, seed, group, split) for i in range(group_size)]
     return tasks
 
 

@@ -31,16 +31,17 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Common) -> torch
     return kernels.optimizer(OPTIMIZERS[cfg.optimizer])(groups, weight_decay=cfg.weight_decay)
 
 
-def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm | None = None) -> dict:
+def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm) -> dict:
     """Take the epoch's optimizer steps on state.model and state.critic. Return the means of the steps' metrics.
 
-    `sampler_gap` is the largest |log p sampled - log p recomputed| over the steps that compute with the weights that
-    sampled: the first, and those after it until the policy changes (skipped steps and the critic's warm-up do not).
+    `sampler_gap` is the largest |log p sampled - log p recomputed| over all optimizer steps before the policy first
+    changes; skipped steps and the critic's warm-up do not change it.
     Raises FloatingPointError if no step of the epoch had a finite gradient.
     """
     algo_cfg, steps, within_target_kl, gaps = cfg.algorithm, [], True, []
     version = lora.adapter_version(state.model)
-    sampled_with = version() if not cfg.rollouts or batch.episodes[0].adapter_hash == state.adapter_hash() else None
+    own_episodes = not cfg.rollouts or {e.adapter_hash for e in batch.episodes} == {state.adapter_hash()}
+    sampled_with = version() if own_episodes else None
     state.model.train(algo_cfg.source == "demonstrations")  # with dropout the first ratio of rl would not be 1
     for number in range(algo_cfg.epochs):  # passes over the epoch's episodes
         seed = f"{cfg.seed} {state.epoch} {number}" if cfg.order == "random" else None
@@ -54,8 +55,7 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progr
             state.mid_epoch = True
             within_target_kl, gap = (steps[-1].pop(name) for name in ("within_target_kl", "sampler_gap"))
             gaps += gap if comparable else []
-            if progress is not None:
-                progress.update(len(piece.episodes))
+            progress.update(len(piece.episodes))
     state.model.eval()
     taken = [step for step in steps if not step["skipped"]]
     if steps and not taken and within_target_kl:
@@ -89,9 +89,7 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
     if state.critic is not None and state.epoch < algo_cfg.critic_warmup:
         for p in state.optimizer.param_groups[0]["params"]:
             p.grad = None  # the optimizer skips the policy
-    total = cfg.epochs * algo_cfg.epochs * math.ceil(cfg.episodes / cfg.batch_size)  # optimizer steps of the whole run
-    total = min(total, cfg.max_steps or total)
-    factor = learning_rate_factor(state.step, total, cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
+    factor = learning_rate_factor(state.step, cfg.total_steps, cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
     norms = []
     for group in state.optimizer.param_groups:  # policy and critic apart: one's gradient must not scale the other's
         group["lr"] = group["base_lr"] * factor
@@ -112,7 +110,7 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -
 
     def learn(number: int, micro: Batch) -> tuple[dict, float]:
         with tree.same_masks(cfg.lora.dropout, (cfg.seed, state.step, number), trained[0].device):
-            micro = forward(micro, state.model, cfg.temperature, state.critic, cfg.algorithm.entropy_grad)
+            micro = forward(micro, state.model, temperature, state.critic, cfg.algorithm.entropy_grad)
             gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
             note_entropies(micro)
             loss, shares = algo.loss(micro, cfg.algorithm)
@@ -121,6 +119,7 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -
         return shares, gap
 
     trained = [p for group in state.optimizer.param_groups for p in group["params"]]
+    temperature = cfg.temperature if cfg.algorithm.source == "rollouts" else 1.0  # of demonstrations
     pieces = micro_batches(batch, state.micro_tokens or cfg.micro_tokens)
     results, stats = tree.accumulate(learn, pieces, trained, cfg.reduce == "fast"), defaultdict(float)
     for name, share in (item for shares, _ in results for item in shares.items()):

@@ -25,8 +25,9 @@ ALGORITHMS = {
 }
 
 
-def play(seed: int, group: int, turns: int, truncated: bool) -> Episode:
-    """Return an episode of random ids: 1 to 6 prompt or observation ids before each turn of 1 to 5 sampled ids."""
+def play(seed: int, group: int, turns: int, truncated: bool, cut: bool = False) -> Episode:
+    """Return an episode of random ids: 1 to 6 prompt or observation ids before each turn of 1 to 5 sampled ids, and
+    after the last turn if it was truncated and not cut by max_len."""
     draw = torch.Generator().manual_seed(seed)
     pick = lambda low, high: int(torch.randint(low, high + 1, (1,), generator=draw))  # noqa: E731
     episode = Episode("fake", seed, group, terminated=not truncated, truncated=truncated)
@@ -38,10 +39,13 @@ def play(seed: int, group: int, turns: int, truncated: bool) -> Episode:
             episode.ids_T += [pick(0, 66) for _ in range(n)]
             episode.action_mask_T += [sampled] * n
             episode.logprobs_T += [-pick(1, 60) / 10 * sampled for _ in range(n)]
+    if truncated and not cut:
+        episode.append([pick(0, 66) for _ in range(pick(1, 6))])
     return episode
 
 
-EPISODES = [play(i, i // 3, turns, truncated=i % 3 == 1) for i, turns in enumerate((2, 1, 4, 3, 1, 2, 5, 2))]
+TURNS = (2, 1, 4, 3, 1, 2, 5, 2)
+EPISODES = [play(i, i // 3, turns, truncated=i % 3 == 1, cut=i == 4) for i, turns in enumerate(TURNS)]
 EMPTY = Episode("fake", 99, 0, ids_T=[1, 2, 3], action_mask_T=[0, 0, 0], logprobs_T=[0.0] * 3)
 
 
@@ -237,7 +241,7 @@ def test_action_mask_covers_exactly_the_sampled_ids():
 
 
 def check_values_before_the_update():
-    """A value is of the state before a token; the last one is 0 after termination, and the critic's after a cut."""
+    """A value is of the state before a token. The last one is the critic's where ids follow the last turn, else 0."""
     model, critic = make_model(), make_critic()
     for micro_tokens in (1, 30, 10**6):
         batch = add_values(make_batch(EPISODES), model, critic, micro_tokens)
@@ -245,9 +249,9 @@ def check_values_before_the_update():
             alone = [critic(model(torch.tensor([e.ids_T]))[0]) for e in EPISODES]
         before = [v[:-1][torch.tensor(e.action_mask_T[1:], dtype=bool)] for v, e in zip(alone, EPISODES, strict=True)]
         torch.testing.assert_close(batch.old_values_N, torch.cat(before), atol=1e-6, rtol=0)
-        last = [v[-1].item() if e.truncated else 0.0 for v, e in zip(alone, EPISODES, strict=True)]
+        last = [v[-1].item() if e.seed in (1, 7) else 0.0 for v, e in zip(alone, EPISODES, strict=True)]
         assert batch.last_values_B.tolist() == pytest.approx(last, abs=1e-6)
-        assert all((value == 0) == e.terminated for value, e in zip(batch.last_values_B, EPISODES, strict=True))
+        assert batch.last_values_B.nonzero()[:, 0].tolist() == [1, 7], "4 was cut by max_len, the others terminated"
 
 
 def test_values_before_the_update():

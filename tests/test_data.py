@@ -110,7 +110,7 @@ def test_turns_cut_by_max_len_are_counted(tokenizer, tmp_path):
 
 
 def test_held_out_loss_is_the_mean_over_tokens(tokenizer, tmp_path):
-    model, cfg = load_model("tiny"), config.parse(["algo=sft", "micro_tokens=16"])
+    model, cfg = load_model("tiny"), config.parse(["algo=sft", "micro_tokens=16", "temperature=0.5"])
     episodes = loaded(tokenizer, written(tmp_path, PAIR, CHAT)).train
     result = held_out_loss(model, episodes, cfg)
     with torch.no_grad():

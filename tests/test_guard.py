@@ -649,7 +649,7 @@ def test_the_generator_of_the_gpu_is_saved(tmp_path, monkeypatch):
     assert [state.tolist() for state in restored] == [list(range(16))]
 
 
-REPEATED = [["algo=grpo", "grpo.kl_coef=0.1"], ["algo=ppo"]]
+REPEATED = [["algo=grpo", "grpo.kl_coef=0.1"], ["algo=ppo", "ppo.bootstrap=true"]]
 
 
 @pytest.mark.parametrize("words", [*REPEATED, pytest.param(["algo=reinforce"], marks=pytest.mark.full)])

@@ -1,5 +1,6 @@
 """Every algorithm learns a bandit, played by token, whose best policy is known, and unlearns it with a wrong sign."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -148,17 +149,32 @@ def test_critic_warmup_trains_the_critic_alone():
         assert moved != all(torch.equal(policy[name], p) for name, p in state.trainable().items())
 
 
-def test_epoch_without_a_group_to_learn_from_takes_no_step():
-    """DAPO drops groups that all fail: no batch is left, and no weight changes."""
+@pytest.mark.parametrize("source", ["rollouts", "sampler", None])
+def test_epoch_without_a_group_to_learn_from_takes_no_step(source):
+    """DAPO drops groups that all fail: no batch is left, and no weight changes. Episodes are also read from a file, or
+    sampled by a server."""
     state, cfg = make_state("grpo", **{"grpo.group_size": 4, "grpo.drop_equal": True})
+    cfg = replace(cfg, **{source: "http://there/v1"}) if source else cfg
     episodes = play(state, cfg, 0)
     for episode in episodes:
         for turn in episode.turns:
             turn.reward = 0.0
     before = {name: p.clone() for name, p in state.trainable().items()}
-    losses = train.learn(state, train.score(state, episodes, cfg), cfg)
-    assert losses["optimizer_steps"] == 0 and "loss" not in losses
+    batch = train.score(state, episodes, cfg)
+    losses = train.learn(state, batch, cfg)
+    assert losses["optimizer_steps"] == 0 and "loss" not in losses and losses["sampler_gap"] is None
+    assert not batch.episodes and all(math.isfinite(x) for x in batch.metrics.values())
     assert all(torch.equal(before[name], p) for name, p in state.trainable().items())
+
+
+def test_demonstrations_are_fitted_at_temperature_one():
+    """The sampling temperature is that of evaluations alone."""
+    losses = []
+    for temperature in (1.0, 0.5):
+        state, cfg = make_state("sft", temperature=temperature)
+        batch = train.score(state, play(state, cfg, 0), cfg)
+        losses.append(train.learn(state, batch, cfg)["loss"])
+    assert losses[0] == losses[1]
 
 
 def test_target_kl_stops_the_epochs_updates():

@@ -305,8 +305,8 @@ def of_other_episodes(change: Callable) -> Callable:
     return mutate
 
 
-mutation("a terminated episode bootstrapped", batches, "add_values", test_batch.check_values_before_the_update)(
-    of_other_episodes(lambda episode: {"terminated": False})
+mutation("an episode that is over bootstrapped", batches, "add_values", test_batch.check_values_before_the_update)(
+    of_other_episodes(lambda e: {"turns": [*e.turns[:-1], replace(e.turns[-1], stop=e.turns[-1].stop - 1)]})
 )
 mutation("action mask dropped", batches, "forward", ALONE)(
     of_other_episodes(lambda episode: {"action_mask_T": [0] + [1] * (len(episode.ids_T) - 1)})

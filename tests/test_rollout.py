@@ -1,7 +1,7 @@
 """Rollouts on the embedded model: ids are only appended, rewards follow the rule, and neighbours do not matter."""
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +17,7 @@ from rl import config, reward
 from rl import evaluate as evaluation
 from rl.batch import add_values, forward, make_batch
 from rl.critic import Critic
-from rl.demonstrations import demonstrations
+from rl.demonstrations import demonstrations, evaluate_held_out, held_out_loss
 from rl.evaluate import evaluate
 from rl.guard.invariants import sampler_hash
 from rl.log import rollout_stats
@@ -247,28 +247,104 @@ def test_episode_of_a_failed_environment_is_left_out(tiny, breaks, slow, monkeyp
         rollout(*tiny, tasks, cfg, 1.0, SILENT)
 
 
+def shorten(episode) -> list[int]:
+    """Remove the ids after the episode's last turn, and return them."""
+    stop = episode.turns[-1].stop
+    after = episode.ids_T[stop:]
+    assert episode.action_mask_T[stop:] == [0] * len(after) and episode.logprobs_T[stop:] == [0.0] * len(after)
+    for record in (episode.ids_T, episode.action_mask_T, episode.logprobs_T):
+        del record[stop:]
+    return after
+
+
+def test_values_after_a_turn_limit_are_of_the_kind_that_is_trained(tiny):
+    """Each state that is bootstrapped from ends as the states before a turn's first token do: with the header of a
+    reply, after the environment's observation. Nothing else of an episode changes."""
+    words, tokenizer = ["textcraft.max_turns=3", "max_len=170", "max_new_tokens=20"], tiny[1]
+    tasks = make_tasks(config.parse([]), 0, 24, 1, "train", 0)
+    kinds = ["ppo.bootstrap=true"], ["ppo.bootstrap=false"], ["algo=grpo", "grpo.group_size=2"]
+    valued, *others = (rollout(*tiny, tasks, config.parse([*words, *kind]), 1.0, SILENT) for kind in kinds)
+    critic = Critic(tiny[0].config.hidden_size, 8)
+    torch.nn.init.ones_(critic.down.bias)
+    last = add_values(make_batch(valued), tiny[0], critic, 1000).last_values_B.tolist()
+    question = [{"role": "user", "content": "?"}]
+    header = tokenizer.prompt(question)[len(tokenizer.prompt(question, header=False)) :]
+    found = set()
+    for e, value in zip(valued, last, strict=True):
+        assert all(e.ids_T[: turn.start][-len(header) :] == header for turn in e.turns)
+        assert len(e.ids_T) < 170 or e.turns[-1].stop_reason == "context"
+        after = shorten(e)
+        kind = "terminated" if e.terminated else "cut" if e.turns[-1].stop_reason == "context" else "at the limit"
+        found.add((kind, bool(after)))
+        assert bool(value) == bool(after) and after[-len(header) :] == header * bool(after)
+    assert found == {("at the limit", True), ("at the limit", False), ("terminated", False), ("cut", False)}
+    for played in others:
+        assert list(map(asdict, played)) == list(map(asdict, valued))
+
+
 @pytest.mark.parametrize("bootstrap", [True, False])
 def test_values_of_kept_hidden_states_are_those_of_another_pass(bootstrap, tiny, monkeypatch):
-    """Bit for bit. With bootstrap a piece with an episode that a limit cut off needs the pass."""
+    """Bit for bit. A piece with an episode that goes on after its last turn needs the pass."""
     model, tokenizer = load_model("tiny"), tiny[1]
     torch.manual_seed(0)
     lora.inject(model, r=4)
     critic = Critic(model.config.hidden_size, 64)
     for p in [layer.adapter.B for _, layer in lora.lora_layers(model)] + list(critic.down.parameters()):
         torch.nn.init.normal_(p, std=0.05)
-    cfg = config.parse(["textcraft.max_turns=3", "rollout_batch_size=32"])
+    cfg = config.parse(["textcraft.max_turns=3", "rollout_batch_size=32", f"ppo.bootstrap={bootstrap}"])
     played = rollout(model, tokenizer, make_tasks(cfg, 0, 24, 1, "train", 0), cfg, 1.0, SILENT, keep_hidden=True)
-    for i, e in enumerate(sorted(played, key=lambda e: len(e.ids_T))):
-        e.terminated = i < 16  # the last pieces alone have others
+    for e in sorted(played, key=lambda e: len(e.ids_T))[:16]:  # the last pieces alone have others
+        shorten(e)
     without, passes, real = [replace(e) for e in played], [], batches._hidden
     monkeypatch.setattr(batches, "_hidden", lambda *words: passes.append(1) or real(*words))
-    expected = add_values(make_batch(without), model, critic, 512, bootstrap)
+    expected = add_values(make_batch(without), model, critic, 512)
     pieces = len(passes)
-    found = add_values(make_batch(played), model, critic, 512, bootstrap)
+    found = add_values(make_batch(played), model, critic, 512)
     assert torch.equal(found.old_values_N, expected.old_values_N) and expected.old_values_N.std() > 0
     assert 0 < len(passes) - pieces < pieces if bootstrap else len(passes) == pieces
-    assert not bootstrap or torch.equal(found.last_values_B, expected.last_values_B)
+    assert torch.equal(found.last_values_B, expected.last_values_B)
+    assert bool(found.last_values_B.any()) == bootstrap
     assert not any(e.hidden for e in played), "they are freed"
+
+
+def test_held_out_demonstrations_are_tasks_in_the_order_of_the_run(tiny):
+    """order=sequential takes the environment's seeds 0, 1, 2, ... here too, as evaluations do."""
+    cfg = config.parse(["algo=sft", "eval_episodes=3", "order=sequential"])
+    tasks = make_tasks(cfg, 0, 3, 1, "val", 0, "sequential")
+    assert [task.seed for task in tasks] == [0, 1, 2]
+    expected = held_out_loss(tiny[0], demonstrations(tiny[1], tasks, cfg, SILENT), cfg)
+    assert evaluate_held_out("", *tiny, None, cfg) == [expected]
+
+
+def test_demonstrations_of_failed_environments_are_left_out(tiny, monkeypatch, capfd):
+    """A third fail at reset and a third in the second turn. All others are as if none had failed."""
+    cfg = config.parse(["algo=sft", "eval_episodes=9", "order=sequential"])
+    tasks = make_tasks(cfg, 0, 9, 1, "val", 0, "sequential")
+    expected = demonstrations(tiny[1], tasks, cfg, SILENT)
+
+    class Breaks(textcraft.Env):
+        def reset(self, seed, split="train"):
+            self.seed = seed
+            if seed % 3 == 1:
+                raise envs.EnvironmentFailed("no answer")
+            return super().reset(seed, split)
+
+        def step(self, action_text):
+            if self.seed % 3 == 2 and self.turns:
+                raise envs.EnvironmentFailed("no answer")
+            return super().step(action_text)
+
+    monkeypatch.setattr(textcraft, "Env", Breaks)
+    played = demonstrations(tiny[1], tasks, cfg, SILENT)
+    assert [e.infrastructure_failed for e in played] == [False, True, True] * 3
+    whole = [e for e in played if not e.infrastructure_failed]
+    assert [vars(e) for e in whole] == [vars(e) for e in expected[::3]]
+    assert rollout_stats(played)["infrastructure_failed"] == 6
+    assert evaluate_held_out("", *tiny, None, cfg) == [held_out_loss(tiny[0], whole, cfg)]
+    assert "textcraft: no answer; the episode is left out" in "".join(capfd.readouterr())
+    monkeypatch.setattr(Breaks, "reset", lambda *_: (_ for _ in ()).throw(envs.EnvironmentFailed("gone")))
+    with pytest.raises(ValueError, match=r"^3 of 9 episodes were tried, and every one failed; the last: gone"):
+        demonstrations(tiny[1], tasks, cfg, SILENT)
 
 
 def test_evaluation_plays_held_out_tasks_with_the_adapter(monkeypatch):

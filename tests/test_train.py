@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import envs
 import train
+from envs import textcraft
 from eval import as_trained_words
 from models.fast import memory
 from models.weights import TINY
@@ -171,10 +172,33 @@ def test_affine_recipe_penalizes_invalid_actions_everywhere(tmp_path):
     assert {turn["reward"] for e in episodes for turn in e["turns"]} == {-0.05}, "one token is no action"
 
 
+@pytest.mark.parametrize("steps", [3, 2])
+def test_a_warmup_beyond_the_run_is_said_at_the_start(steps, tmp_path, capsys):
+    trained(f"out={tmp_path}/run", "algo=sft", "epochs=1", "lora.r=4", f"warmup_steps={steps}")
+    line = "warmup_steps=3 of 2 optimizer steps: the learning rate does not reach lr=0.002\n"
+    assert capsys.readouterr().out.count(line) == (steps == 3)
+    [record] = metrics_of(tmp_path / "run")
+    assert record["step"] == 2
+
+
 def test_save_every_keeps_the_last_epoch(tmp_path):
     trained(f"out={tmp_path}/run", "algo=sft", "epochs=5", "save_every=3", "lora.r=4", "episodes=4")
     kept = {path.name for path in (tmp_path / "run").iterdir() if path.is_dir()}
     assert kept == {"epoch_3", "epoch_5", "checkpoint-3", "checkpoint-5"}  # two stay: of all, they would be 4 and 5
+
+
+def test_a_run_learns_from_the_demonstrations_that_are_whole(tmp_path, monkeypatch):
+    real = textcraft.Env.reset
+
+    def reset(env, seed, split):
+        if seed % 2:
+            raise envs.EnvironmentFailed("no answer")
+        return real(env, seed, split)
+
+    monkeypatch.setattr(textcraft.Env, "reset", reset)
+    trained(f"out={tmp_path}/run", "algo=sft", "epochs=1", "lora.r=4")
+    [record] = metrics_of(tmp_path / "run")
+    assert 0 < record["infrastructure_failed"] == record["left_out"] < record["episodes"] == 8
 
 
 @pytest.fixture(scope="module")

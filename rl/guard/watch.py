@@ -45,7 +45,7 @@ class Watch:
     nonfinite: int = 0  # steps in a row whose gradient was not finite
 
     def begin(self, state: Any, tokenizer: Tokenizer, cfg: Any, folder: Path) -> None:
-        """Read what earlier epochs left, and check the tokenizer and the adapter."""
+        """Read what earlier epochs left. Check the tokenizer, the adapter, and that the warm-up ends within the run."""
         for _, record in read_lines(folder / "metrics.jsonl"):
             if "tasks" in record:
                 self.records.append({key: record[key] for key in KEPT if key in record})
@@ -59,6 +59,9 @@ class Watch:
                 ids, limit = tokenizer.prompt([{"role": "user", "content": "?"}]), invariants.rounding("", cfg.dtype)
                 sentences["adapter"] = invariants.new_adapter(model, state.reference, ids, limit)
         self.report(cfg, "start", **sentences)
+        if cfg.warmup_steps > (steps := cfg.total_steps):
+            words = f"warmup_steps={cfg.warmup_steps} of {steps} optimizer steps"
+            print(f"{words}: the learning rate does not reach lr={cfg.lr:g}", flush=True)
 
     def collected(self, state: Any, episodes: list[Episode], stats: dict, cfg: Any) -> None:
         """Check the epoch's episodes. stats: their metrics."""
