@@ -23,6 +23,7 @@ import torch
 import lora
 from envs.http.exchange import is_address
 from models import choose_threads, keep_memory, load_model, load_tokenizer
+from models.kernels import kernels
 from models.truncation import truncated
 from rl import arguments, as_trained, config, judge, ranks
 from rl.arguments import NotNegative, Positive
@@ -121,7 +122,8 @@ def check(keys: Keys, words: list[str]) -> None:
 
 
 def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]]:
-    """Yield each name with the function that evaluates it in this process."""
+    """Yield each name with the function that evaluates it in this process. Before the next one is loaded its memory is
+    freed, if the function is no longer referenced."""
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)
     keep_memory()
     for name in names:
@@ -130,6 +132,9 @@ def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]
         if name != "base":
             lora.load_adapter(model, Path(name))
         yield name, partial(judge.play, model, tokenizer)
+        del model
+        kernels.keep_copies(True)  # drops copies of weights, and the engine that is kept for the next rollout
+        kernels.end_phase()  # gives freed memory back
 
 
 def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
@@ -162,6 +167,7 @@ def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
             result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])
             results.setdefault(shown, []).append(result)
             print(f"{shown}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
+        del play  # with its model
     comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))
     if keys.json and ranks.is_first():
         found = {"config": asdict(cfg), "played": played, "results": results, "comparisons": comparisons}

@@ -68,7 +68,7 @@ def rollouts(
 
 def _play(model, tokenizer, cfg: Common, temperature, weights: str, keep_hidden, tasks, progress) -> list[Episode]:
     """Play this rank's tasks. weights: hash of the adapter that samples."""
-    limits = cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model)
+    limits = min(cfg.rollout_batch_size, len(tasks) or 1), cfg.max_len, lora.adapter_version(model)
     if cfg.sampler:
         from rl.remote_sampler import remote_engine
     engine = remote_engine(model, cfg, weights) if cfg.sampler else kernels.engine(Engine, model, *limits)

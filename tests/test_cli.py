@@ -8,6 +8,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -223,6 +224,23 @@ class Read:
     def __getattr__(self, key: str):
         self.keys.add(key)
         return getattr(self.cfg, key)
+
+
+def test_eval_frees_a_model_before_it_loads_the_next(monkeypatch, capsys):
+    """Two models of 7B do not fit where one does."""
+    words = ["n=1", "max_new_tokens=2", "textcraft.max_turns=1", "adapter=base,base,base"]
+    cfg, keys = config.parse(words, "eval.py", eval_program.Keys)
+    load, loaded, alive = eval_program.load_model, [], []
+
+    def load_and_count(*args):
+        alive.append(sum(model() is not None for model in loaded))
+        model = load(*args)
+        loaded.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(eval_program, "load_model", load_and_count)
+    eval_program.main(cfg, keys)
+    assert alive == [0, 0, 0] and "success" in capsys.readouterr().out
 
 
 def test_help_of_eval_lists_exactly_the_keys_it_reads(capsys):

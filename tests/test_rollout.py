@@ -12,6 +12,7 @@ import envs
 import lora
 from envs import textcraft
 from models import load_model, load_tokenizer
+from models.kernels import kernels
 from rl import batch as batches
 from rl import config, reward
 from rl import evaluate as evaluation
@@ -42,6 +43,15 @@ def test_episode_is_independent_of_its_neighbours(tiny):
     together, alone = play(tiny, cfg, count=6, rows=16), play(tiny, cfg, count=6, rows=1)
     assert [e.ids_T for e in together] == [e.ids_T for e in alone]
     assert [e.logprobs_T for e in together] == [e.logprobs_T for e in alone]
+
+
+@pytest.mark.parametrize("count, rows, made", [(2, 64, 2), (3, 2, 2), (1, 1, 1)])
+def test_an_engine_has_no_more_rows_than_tasks(count, rows, made, tiny, monkeypatch):
+    """Keys and values are allocated for every row."""
+    engines, make = [], kernels.engine
+    monkeypatch.setattr(kernels, "engine", lambda *args: engines.append(make(*args)) or engines[-1])
+    play(tiny, config.parse(["textcraft.max_turns=1", "max_new_tokens=2"]), count, rows)
+    assert [engine.max_rows for engine in engines] == [made]
 
 
 def test_a_group_shares_its_task_and_nothing_else(tiny):
