@@ -28,7 +28,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from models.config import ModelConfig
 from models.fast import process
+from models.sizes import sizes_of
 from rl import program
 from rl.arguments import Positive
 from rl.guard.memory import is_out_of_memory
@@ -63,14 +65,23 @@ def parse(options: type[T], words: list[str]) -> T:
     return given
 
 
+def sizes_for_products(cfg: ModelConfig) -> tuple[int, int, int]:
+    """Return the `sizes` of `choose_products`."""
+    return cfg.hidden_size, cfg.intermediate_size, sizes_of(cfg).weights
+
+
 _chosen = {}  # {dtype and sizes of a model: the line about our products}
 
 
-def choose_products(options: Options, inputs: int, outputs: int, device: str = "cpu", dtype=torch.float32) -> None:
-    """On a CPU, let ours multiply as a run does whose model has layers of these sizes; `report` says how."""
+def choose_products(options: Options, sizes: Sequence[int], device: str = "cpu", dtype=torch.float32) -> None:
+    """On a CPU, let ours multiply as a run does; `report` says how.
+
+    sizes: inputs and outputs of the model's layers, and the number of all its weights.
+    """
     if device != "cpu":
         return
-    line, step = process.choose_products(options.products, inputs, outputs, dtype), process.choose_attention()
+    inputs, outputs, weights = sizes
+    line, step = process.choose_products(options.products, inputs, outputs, dtype, weights), process.choose_attention()
     _chosen[f"{str(dtype)[6:]} of layers of {inputs} to {outputs}"] = f"{line}; in a step's attention: {step}"
 
 

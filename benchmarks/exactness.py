@@ -21,7 +21,7 @@ import torch
 import lora
 import train
 from benchmarks import sides
-from benchmarks.common import Row
+from benchmarks.common import Row, sizes_for_products
 from benchmarks.random_episodes import CHANGED, LARGE, MICRO_TOKENS, NEW, SHORT, gaps_of, play
 from models import CausalLM, load_model
 from models.fast import onednn, packed, process
@@ -90,8 +90,8 @@ def measure(cell: Cell, base: str | None) -> Row:
 
     base: the model of the run that is resumed; None: no run.
     """
-    cfg = make_model(cell).config
-    process.choose_products("auto", cfg.hidden_size, cfg.intermediate_size, getattr(torch, cell[1]))
+    inputs, outputs, weights = sizes_for_products(make_model(cell).config)
+    process.choose_products("auto", inputs, outputs, getattr(torch, cell[1]), weights)
     process.choose_attention()
     plays = (LARGE,) if cell[0] == "0.5b" else (CHANGED, NEW)
     difference, gaps = tried_and_compared(partial(make_model, cell), plays, MICRO_TOKENS)

@@ -14,11 +14,11 @@ import torch
 
 import lora
 from benchmarks import sides
-from benchmarks.common import Row
+from benchmarks.common import Row, sizes_for_products
 from benchmarks.exactness import restored, tried_and_compared
 from benchmarks.random_episodes import CHANGED, NEW
 from models import CausalLM
-from models.config import ACTIVATIONS, FAMILIES
+from models.config import ACTIVATIONS, FAMILIES, parse_config
 from models.fast import process
 
 ALONE = (1, 300, 8192)  # tokens of a micro-batch: each episode alone, some, all
@@ -100,8 +100,8 @@ def measure(number: int) -> Row:
     """Return the largest difference of log-probabilities, with the target 0 if the trial says that there is none."""
     drawn = draw(number)
     torch.set_num_threads(drawn.threads)
-    sizes = drawn.raw["hidden_size"], drawn.raw["intermediate_size"]
-    process.choose_products(drawn.products, *sizes, getattr(torch, drawn.dtype))
+    inputs, outputs, weights = sizes_for_products(parse_config(drawn.raw))
+    process.choose_products(drawn.products, inputs, outputs, getattr(torch, drawn.dtype), weights)
     process.choose_attention()
     difference, gaps = tried_and_compared(partial(make, drawn), (CHANGED, NEW), ALONE)
     check = f"exact: {difference or 'yes'}; {int((gaps != 0).sum())} of {len(gaps)} differ"

@@ -232,8 +232,7 @@ def load(name: str, wanted: list[str], options: Options) -> tuple:
     with tempfile.TemporaryDirectory() as folder:
         base, adapter = sides.prepare(name, Path(folder))
         model, tokenizer = sides.our_model(base, adapter)
-        cfg, dtype = model.config, model.lm_head.weight.dtype
-        common.choose_products(options, cfg.hidden_size, cfg.intermediate_size, dtype=dtype)
+        common.choose_products(options, common.sizes_for_products(model.config), dtype=model.lm_head.weight.dtype)
         makers = {
             "ours": lambda: partial(ours, model),
             "transformers": lambda: partial(peer, endless(sides.peer_model(base, adapter)[0])),

@@ -247,7 +247,7 @@ def notes_of(missing: list[str]) -> list[str]:
 def main(options: Options) -> None:
     dtypes = common.dtypes_of(options.dtypes)
     torch.set_num_threads(options.threads)
-    common.choose_products(options, options.D, options.V)
+    common.choose_products(options, (options.D, options.V, options.D * options.V))
     make = lru_cache(1)(make_inputs)  # keeps the inputs of one dtype at a time
 
     def plan(sides: dict[str, Callable]) -> Parts:

@@ -17,6 +17,7 @@ import lora
 from benchmarks import common, sides
 from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
+from models.config import parse_config
 from models.logprob import token_logprobs
 from rl.arguments import Positive
 from rl.batch import forward, make_batch
@@ -90,7 +91,7 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
     @cache
     def made() -> tuple:
         """Return (our model, the pass by side, A and B by side, dropped sides)."""
-        common.choose_products(options, raw["hidden_size"], raw["intermediate_size"], device, dtype)
+        common.choose_products(options, common.sizes_for_products(parse_config(raw)), device, dtype)
         model, dropped = sides.adapted(sides.random(raw, dtype, device)), {}
         entering_gradient(model)
         passes, factors = {"ours": partial(our_pass, model, *pass_words())}, {"ours": our_factors(model)}
@@ -189,7 +190,7 @@ def group_parts(
     @cache
     def made() -> tuple:
         """Return (our model, the pass by side)."""
-        common.choose_products(options, raw["hidden_size"], raw["intermediate_size"], device, dtype)
+        common.choose_products(options, common.sizes_for_products(parse_config(raw)), device, dtype)
         model = sides.adapted(sides.random(raw, dtype, device))
         words = model, make_group(*sizes, raw["vocab_size"])
         grad_N = torch.randn(group * completion, generator=torch.Generator().manual_seed(1))

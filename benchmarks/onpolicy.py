@@ -210,8 +210,7 @@ def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path
     @cache
     def ours() -> tuple:
         made = sides.our_model(*prepared(), dtype)
-        cfg = made[0].config
-        common.choose_products(options, cfg.hidden_size, cfg.intermediate_size, dtype=dtype)
+        common.choose_products(options, common.sizes_for_products(made[0].config), dtype=dtype)
         return made
 
     @cache

@@ -82,8 +82,7 @@ class Ours:
         self.options, self.clock = options, Clock(options.device, options.clock)
         dtype = getattr(torch, options.dtype)
         self.model, self.tokenizer = sides.our_model(base, adapter, dtype, options.device)
-        cfg = self.model.config
-        common.choose_products(options, cfg.hidden_size, cfg.intermediate_size, options.device, dtype)
+        common.choose_products(options, common.sizes_for_products(self.model.config), options.device, dtype)
         self.prompts = sides.windows(self.tokenizer, [options.prompt] * options.prompts)
         count = options.prompts * options.samples
         words = ["algo=grpo", "model=given", f"lr={options.lr}", f"episodes={count}", f"batch_size={count}"]

@@ -33,6 +33,7 @@ from benchmarks import (
 from benchmarks import envs as envs_benchmark
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import TOO, Row
+from models import load_model
 from models.engine import Engine
 from models.fast import onednn, packed, process
 
@@ -339,10 +340,10 @@ def test_ours_multiplies_as_a_run_of_these_sizes_would(monkeypatch):
     asked, chosen = [], lambda *args: asked.append(args) or line
     monkeypatch.setattr(common.process, "choose_products", chosen)
     monkeypatch.setattr(common, "_chosen", {})
-    common.choose_products(common.Options(products="plain"), 192, 512)
-    common.choose_products(common.Options(), 64, 64, device="cuda")
+    common.choose_products(common.Options(products="plain"), (192, 512, 10**6))
+    common.choose_products(common.Options(), (64, 64, 10**6), device="cuda")
     assert (
-        asked == [("plain", 192, 512, torch.float32)]
+        asked == [("plain", 192, 512, torch.float32, 10**6)]
         and f"of 192 to 512: {line}" in common.compose("x", [], common.Options(), [], {})[0]
     )
 
@@ -446,7 +447,8 @@ def test_the_matrix_multiplies_as_a_run_of_its_row_would(few_episodes, monkeypat
     monkeypatch.setattr(exactness, "play", lambda *_: packed.library)
     monkeypatch.setattr(exactness, "gaps_of", lambda _, played, sizes: torch.full((2,), float(played != "plain")))
     (row,) = exactness.measured([("tiny", "bfloat16", 1, 1)], resume=False)
-    assert asked == [("auto", 192, 512, torch.bfloat16)]
+    weights = sum(p.numel() for p in load_model("tiny").parameters())
+    assert asked == [("auto", 192, 512, torch.bfloat16, weights)]
     assert row.median("ours") == 0 and row.check.endswith("0 of 4 differ; products: plain")
     assert (packed.library, onednn.least_batch) == before
 
