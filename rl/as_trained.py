@@ -6,6 +6,7 @@ eval.py uses it; train.py does not import it. Settings are put in front of the w
 from pathlib import Path
 from typing import Any
 
+from envs import scorer
 from rl import arguments, config
 from rl.arguments import ArgumentError, flatten, word
 from rl.guard.files import read_json
@@ -43,7 +44,8 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
     """Return the words behind those that set what the adapters' runs played. The words win, and so does a recipe= that
     they name.
 
-    Raise ArgumentError if no adapter has settings and the words lack env=, and for runs that differ in a key.
+    Raise ArgumentError if no adapter has settings and the words lack env=, for runs that differ in a key, and for
+    settings that name a program: whoever made an adapter does not decide what is executed here.
     """
     given = arguments.split(words)
     own = {**_set_by_recipe(given), **given}
@@ -54,6 +56,10 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
     first, found = "", {}
     for name in adapters:
         played = _played(settings_of(Path(name)) or {}, own)
+        for key in played:
+            if key.endswith(".match") and scorer.file_of(str(played[key])):
+                executed = f"{name} was trained with {key}={played[key]}, which is a program"
+                raise ArgumentError(f"{executed}; give {key}= yourself to execute it")
         for key in sorted(played.keys() & found.keys()):
             if played[key] != found[key]:
                 pair = f"{first} was trained with {key}={word(found[key])}, {name} with {key}={word(played[key])}"

@@ -47,8 +47,12 @@ def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, p
     rows, spans, env = [ids], [range(len(ids))], ""
     settings = as_trained.settings_of(adapter)
     settings = {} if settings is None or settings.get("data") else settings
-    if prompts and settings and "http" not in mixture(str(settings.get("env", config.Common.env))):
-        words = as_trained.with_settings([f"model={base}"], [str(adapter)])
+    played = mixture(str(settings.get("env", config.Common.env)))
+    if prompts and settings and "http" not in played:
+        rule = (
+            ["qa.match=text"] if "qa" in played else []
+        )  # nothing is scored, so no program that the settings name runs
+        words = as_trained.with_settings([f"model={base}", *rule], [str(adapter)])
         cfg = config.resolve(arguments.split(words))
         env, tokenizer = cfg.env, load_tokenizer(base, cfg.thinking)
         for task in make_tasks(cfg, 0, prompts, 1, SPLIT, EVAL_STREAM, cfg.order):

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from test_envs import HOSTILE
 
 import envs
+import lora
 import train
 from envs import qa, rows
 from envs.answers import final_number
 from envs.common import SPLITS, split_of
 from eval import Keys
+from models import load_model
 from rl import config
 from rl.guard import origin
 from rl.whole_split import with_every_task
@@ -446,3 +448,22 @@ def transcript() -> list[dict]:
 
 def test_golden_transcripts():
     golden.check("qa", transcript())
+
+
+def test_an_adapters_settings_execute_no_program(tmp_path):
+    """It may be somebody else's. The word of whoever evaluates it does."""
+    (tmp_path / "scorer.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\ndef score(reply, row): return 1")
+    data, program = write(tmp_path / "rows.jsonl", SUMS), f"{tmp_path}/scorer.py:score"
+    adapter = tmp_path / "adapter"
+    model = load_model("tiny")
+    lora.inject(model, 4)
+    lora.save_adapter(model, adapter, "tiny")
+    settings = {"algo": "grpo", "env": "qa", "qa": {"data": data, "match": program}, "model": "tiny"}
+    (adapter / "training_config.json").write_text(json.dumps(settings))
+    words = ["eval.py", f"adapter={adapter}", "n=2", "max_new_tokens=2", "ranks=1", "threads=1"]
+    code, _, err = run_program(*words)
+    assert code == 2 and err.strip().endswith("which is a program; give qa.match= yourself to execute it")
+    code, _, err = run_program("merge.py", f"adapter={adapter}", f"out={tmp_path / 'merged'}", "prompts=2")
+    assert (code, err) == (0, "") and not (tmp_path / "executed").exists()
+    code, out, _ = run_program(*words, f"qa.match={program}")
+    assert code == 0 and (tmp_path / "executed").exists() and "sampled success 100.0%" in out
