@@ -74,8 +74,8 @@ class Linear(nn.Linear):
         weights = [layer.weight for layer in layers]
         grad_x = kernels.frozen_product_back(grad, weights)
         if grad_x is None:
-            grads = grad.split([len(weight) for weight in weights], -1)
-            grad_x = sum(part @ weight for part, weight in zip(grads, weights, strict=True))
+            parts = (part @ w for part, w in zip(grad.split([len(w) for w in weights], -1), weights, strict=True))
+            grad_x = sum(parts, next(parts))  # without a copy for 0 + the first
         return grad_x
 
 
