@@ -42,7 +42,7 @@ from rl.adapter_only import logprobs, open_adapted
 from rl.adapter_only import write as write_adapter
 from rl.arguments import NotNegative, Positive
 from rl.as_trained import SAVED, settings_file
-from rl.certificate import Probes, certificate, make_probes, shortfall
+from rl.certificate import PROMPTS, Probes, certificate, make_probes, shortfall
 from rl.certificate import describe as describe_certificate
 from rl.checkpoint import copy_tokenizer
 from rl.guard import ends, keep, signals
@@ -69,7 +69,7 @@ class Keys:
     adapter_only: bool = False  # write the adapter and the tokenizer, to be loaded beside the base; merge nothing
     export: Literal["none", "vllm"] = "none"  # vllm: adapter_only, with one rank and one scale as vLLM takes them
     format: Literal["safetensors", "bin"] = "safetensors"  # bin: pickled, for programs that read nothing else
-    prompts: NotNegative[int] = 8  # held-out tasks of the adapter's run on which the merged model is certified; 0: none
+    prompts: NotNegative[int] = PROMPTS  # held-out tasks of the run on which the merged model is certified; 0: none
     max_kl: Positive[float] = 0.01  # nats per token between adapter and merged model there; above, nothing is written
     min_agreement: NotNegative[float] = 0.95  # share of tokens there with the same most likely one; as above
     push: str = ""  # user/name: push out= to the Hugging Face hub, with its model card

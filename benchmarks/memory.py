@@ -17,6 +17,7 @@ from benchmarks import sides
 from benchmarks.live import LiveStorage
 from benchmarks.sides import SHAPES
 from models import choose_threads
+from models.attention import QUERY_TILE
 from models.checkpointing import checkpoint_blocks
 from models.config import parse_config
 from models.engine import Engine
@@ -132,13 +133,18 @@ def full_batch(cfg, vocabulary: int) -> Batch:
 
 
 def play(state: TrainState, cfg) -> None:
-    """Sample until every row of the cache is full."""
+    """Fill every row of the cache in one turn, then in two, of which the second begins with a tile of tokens."""
     version = lora.adapter_version(state.model)
     engine = kernels.engine(Engine, state.model, cfg.rollout_batch_size, cfg.max_len, version)
-    for i in range(cfg.rollout_batch_size):
-        engine.feed(engine.open((0, i)), torch.randint(state.model.config.vocab_size, (cfg.max_len - 2,)).tolist())
-    for row in engine.run(2, 1.0, frozenset()):
-        engine.close(row.slot)
+    first = max(cfg.max_len - QUERY_TILE - 4, 1)  # and twice two sampled tokens
+    for turns in ((cfg.max_len - 2,), (first, cfg.max_len - first - 4)):
+        slots = [engine.open((0, i)) for i in range(cfg.rollout_batch_size)]
+        for count in turns:
+            for slot in slots:
+                engine.feed(slot, torch.randint(state.model.config.vocab_size, (count,)).tolist())
+            list(engine.run(2, 1.0, frozenset()))
+        for slot in slots:
+            engine.close(slot)
 
 
 @dataclass

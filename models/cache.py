@@ -35,8 +35,8 @@ class KVCache:
         have = len(self.keys[0])
         if blocks > have:
             more = max(blocks, min(2 * have, self.most_blocks or 2 * have)) - have
-            for tensors in (self.keys, self.values):
-                tensors[:] = [torch.cat((x, x.new_zeros(more, *x.shape[1:]))) for x in tensors]
+            for i, layer in enumerate(zip(self.keys, self.values, strict=True)):  # whose old blocks are freed at once
+                self.keys[i], self.values[i] = (torch.constant_pad_nd(x, (*[0] * 7, more)) for x in layer)
 
 
 @dataclass

@@ -181,12 +181,12 @@ class Engine:
     def _compute(self, slots: list[int]) -> None:
         """Compute all pending tokens of the slots but the last, PREFILL_TOKENS at a time."""
         while waiting := {i: len(self._slots[i].pending) - 1 for i in slots if len(self._slots[i].pending) > 1}:
-            counts, budget = {}, PREFILL_TOKENS
+            counts, budget, longest = {}, PREFILL_TOKENS, max(waiting.values())
             for i, count in waiting.items():
-                # Attention pads to the longest of a pass, so long prompts and short observations are kept apart.
-                if budget and 2 * count >= max(waiting.values()):
-                    counts[i] = min(count, budget)
-                    budget -= counts[i]
+                # Attention pads to the longest of a pass: at most half of it is padding, and none leaves the cache.
+                inside = count == longest or self._slots[i].length + longest <= self.max_len
+                if inside and 2 * count >= longest and (count <= budget or not counts):
+                    counts[i], budget = min(count, budget), max(budget - count, 0)
             self._prefill(counts)
 
     def _prefill(self, counts: dict[int, int]) -> None:

@@ -74,8 +74,8 @@ class Linear(nn.Linear):
         weights = [layer.weight for layer in layers]
         if (grad_x := kernels.frozen_product_back(grad, weights)) is not None:
             return grad_x
-        grads = grad.split([len(weight) for weight in weights], -1)
-        return sum(part @ weight for part, weight in zip(grads, weights, strict=True))
+        parts = (part @ w for part, w in zip(grad.split([len(w) for w in weights], -1), weights, strict=True))
+        return sum(parts, next(parts))  # without a copy for 0 + the first
 
 
 def joint_linear(x: torch.Tensor, *layers: LinearLayer) -> tuple[torch.Tensor, ...]:

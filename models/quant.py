@@ -73,7 +73,8 @@ class QuantLinear(Linear):
     def product_back(grad: torch.Tensor, layers: Sequence["QuantLinear"]) -> torch.Tensor:
         """Return the gradient of `product`'s input from the gradient of its output."""
         grads = grad.split([layer.out_features for layer in layers], -1)
-        return sum(part @ layer.dense(grad.dtype) for part, layer in zip(grads, layers, strict=True))
+        parts = (part @ layer.dense(grad.dtype) for part, layer in zip(grads, layers, strict=True))
+        return sum(parts, next(parts))  # without a copy for 0 + the first
 
     def _apply(self, fn, recurse: bool = True):
         """Move with the model to another device, but keep the scales in float32 when the model is cast."""

@@ -24,6 +24,11 @@ class Sizes:
     stored: str  # how the checkpoint holds the linear layers of blocks: "none" | "nf4" | "nf4-double" | "int8"
 
     @property
+    def E(self) -> int:
+        """Return the size of a head."""
+        return self.Q // self.H
+
+    @property
     def linears(self) -> dict[str, tuple[int, int]]:
         """Return (outputs, inputs) of each linear layer of a block."""
         D, I, Q, K = self.D, self.I, self.Q, self.K  # noqa: E741
@@ -42,7 +47,7 @@ class Sizes:
     @property
     def other_weights(self) -> int:
         """Return the number of weights of embedding, head, norms and biases."""
-        norms = self.L * (2 * self.D + (2 * self.Q // self.H if self.normed else 0)) + self.D
+        norms = self.L * (2 * self.D + (2 * self.E if self.normed else 0)) + self.D
         return self.V * self.D * (1 if self.tied else 2) + norms + self.L * self.biases
 
     @property

@@ -19,6 +19,7 @@ from rl.tasks import make_env, make_tasks, mixture
 
 SPLIT = "test"
 MOST_TOKENS = 64  # of a reply
+PROMPTS = 8  # held-out tasks, unless prompts= says otherwise
 
 
 @dataclass(frozen=True)

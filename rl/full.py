@@ -26,13 +26,20 @@ def check(cfg: Any) -> None:
     """Raise ArgumentError for settings that need a frozen base."""
     if cfg.algorithm.reference:
         raise ArgumentError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
-    for env, key, role in ASK_BASE:
-        if env in mixture(cfg.env) and getattr(getattr(cfg, env), key) == "model":
-            raise ArgumentError(f"{env}.{key}=model needs a frozen base as its {role}, which lora.r=0 trains away")
+    for env, key, role in asked_of_base(cfg):
+        raise ArgumentError(f"{env}.{key}=model needs a frozen base as its {role}, which lora.r=0 trains away")
     if cfg.quant != "none":
         raise ArgumentError(f"quant={cfg.quant} freezes the weights that lora.r=0 trains; choose one of the two")
     if cfg.resume_from:
         raise ArgumentError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
+
+
+def asked_of_base(cfg: Any) -> list[tuple[str, str, str]]:
+    """Return the entries of ASK_BASE that hold in a run: those whose environment asks the frozen base."""
+    played = mixture(cfg.env)
+    return [
+        (env, key, role) for env, key, role in ASK_BASE if env in played and getattr(getattr(cfg, env), key) == "model"
+    ]
 
 
 def train_all(model: CausalLM) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from models.kernels import kernels
 from rl.batch import micro_batches
+from rl.guard.fits import stored
 from rl.guard.memory import is_out_of_memory, may_run_out
 from rl.records import Batch
 from rl.state import TrainState
@@ -75,6 +76,7 @@ def _pieces(batch: Batch, micro_tokens: int) -> int:
 def advice(cfg: Any, phase: str) -> str:
     """Return which settings would need less memory in a phase; "episode": in the update of a single episode."""
     updates, new = phase in ("learn", "episode"), not cfg.resume  # a resumed run keeps its model
+    quantised = cfg.quant != "none" or stored(cfg.model) != "none"
     ways = {
         "checkpoint=block keeps less of each layer for the backward": updates and cfg.checkpoint == "none",
         f"micro_tokens below {cfg.micro_tokens} takes less": phase in ("score", "learn")
@@ -82,7 +84,7 @@ def advice(cfg: Any, phase: str) -> str:
         f"rollout_batch_size below {cfg.rollout_batch_size} takes less": phase in ("collect", "evaluate"),
         "products=plain makes no copies of float32 weights, and of 16 bits smaller ones than mkl": phase == "trial"
         and cfg.products != "plain",
-        "quant=nf4 stores the base in 4.5 bits a weight": new and cfg.quant == "none" and cfg.lora.r > 0,
+        "quant=nf4 stores the base in 4.5 bits a weight": new and not quantised and cfg.lora.r > 0,
         "dtype=bfloat16 halves the base": new and cfg.dtype == "float32",
         "lora.r=16 trains adapters, without moments of every weight": new and cfg.lora.r == 0,
         f"max_len below {cfg.max_len} takes less": updates or phase in ("collect", "score", "evaluate"),

@@ -13,13 +13,15 @@ from typing import Any
 import torch
 
 from lora.patterns import matching
-from models.attention import KEY_BLOCK
+from lora.rounding import PIECE
+from models.attention import KEY_BLOCK, QUERY_TILE
 from models.engine import PREFILL_TOKENS
 from models.kernels import kernels
 from models.linear import ROW_MULTIPLE
 from models.quant import layout
 from models.sizes import Sizes
 from rl.arguments import ArgumentError
+from rl.full import asked_of_base
 from rl.guard.fits import check_stored
 from rl.guard.sums import SHARES, adds_in_place, most_held
 
@@ -53,15 +55,18 @@ def phases(sizes: Sizes, cfg: Any) -> dict[str, int]:
     if not cfg.lora.r and cfg.dtype != "float32":
         loaded += 4 * sizes.weights  # rl/full.py's copies
     steady = loaded + held.copies + train * MOMENTS[cfg.optimizer]  # after the first optimizer step
+    steady += 2 * -(-cfg.max_len // 1024) * 1024 * sizes.E * width(cfg)  # the tables of CausalLM.rotary_tables
     needs = {"load": loaded, "rollout": steady + rollout(sizes, cfg, held)}
     steady += staying(sizes, cfg, held)
     if cfg.algorithm.critic:
         critic = rows(cfg) * ((width(cfg) + 4) * sizes.D + 8 * cfg.algorithm.critic_hidden)
-        needs["values"] = steady + max(forward(sizes, cfg, held, rows(cfg)), critic)
+        # The hidden states of the micro-batch before; cosines and sines of the rows that the last layer goes on with.
+        before = rows(cfg) * width(cfg) * (sizes.D + 2 * sizes.E)
+        needs["values"] = steady + max(before + forward(sizes, cfg, held, rows(cfg), cfg.max_len), critic)
     needs["update"] = steady + max(
         update(sizes, cfg, held, gradients(sizes, cfg)), 4 * train + optimizer_step(sizes, cfg)
     )
-    return {name: int(size) for name, size in needs.items()} | {"merge": merge(sizes)}
+    return {name: int(size) for name, size in needs.items()} | {"merge": int(merge(sizes, cfg, held))}
 
 
 def footprint(sizes: Sizes, cfg: Any) -> Any:
@@ -181,6 +186,7 @@ def update(sizes: Sizes, cfg: Any, held: Any, gradients: tuple[int, int] = (0, 0
     """
     N, s, w = rows(cfg), sizes, width(cfg)
     before, of_blocks = gradients
+    before += N * w * 2 * s.E  # the rows' cosines and sines
     of_a_layer, of_the_last = N * kept(s, cfg), N * kept(s, cfg, last=True)
     if fused(s, cfg):  # and the factors, cast once for forward and backward
         of_a_layer += w * padded(cfg.lora.r) * sum(outputs + inputs for outputs, inputs in adapted(s, cfg)) / s.L
@@ -196,26 +202,58 @@ def update(sizes: Sizes, cfg: Any, held: Any, gradients: tuple[int, int] = (0, 0
     return before + max(inputs + head, last, first)
 
 
-def forward(sizes: Sizes, cfg: Any, held: Any, tokens: int) -> float:
-    """Return the bytes of a forward without a backward: one layer's MLP beside its input, and scores of attention."""
+def forward(sizes: Sizes, cfg: Any, held: Any, tokens: int, new: int) -> float:
+    """Return the bytes of a forward without a backward: one layer's MLP or attention beside its input. new: tokens of a
+    sequence."""
     s, w = sizes, width(cfg)
-    scores = 4 * KEY_BLOCK * s.H if cfg.device == "cpu" else 0
-    return tokens * (w * (4 * s.D + 3 * s.I) + scores) + max(tokens * w * s.I, held.dequantised)
+    rows = 4 * s.D + 2 * s.E  # the layer's input, its output, the normed rows, what is added; cosines and sines
+    mlp = tokens * w * (rows + 3 * s.I) + max(tokens * w * s.I, held.dequantised)
+    if cfg.device != "cpu":
+        return mlp
+    rows = 2 * s.D + 2 * s.E + 2 * s.Q + 3 * s.K  # as above; the projections, and those that are rotated
+    return max(mlp, tokens * w * rows + attention(s, w, tokens, new, new))
+
+
+def attention(sizes: Sizes, w: int, tokens: int, new: int, length: int) -> float:
+    """Return the bytes that ExactAttention makes beside its layer's rows, for the last `new` of a sequence's `length`
+    tokens: queries and results, the keys and values that are read, all scores of a tile, and its weighted values by
+    block, beside those of the tile before."""
+    s, blocks, sequences = sizes, -(-length // KEY_BLOCK), tokens / new
+    read = sequences * blocks * KEY_BLOCK * s.K * (2 * w + (4 if w == 2 else 0))  # one of them as float32
+    tile = sequences * min(new, QUERY_TILE) * 4 * (s.Q + blocks * (KEY_BLOCK * s.H + s.Q))
+    tile += sequences * QUERY_TILE * 4 * (blocks - 1) * s.Q * (new > QUERY_TILE)
+    return tokens * w * 2 * s.Q + read + tile
 
 
 def rollout(sizes: Sizes, cfg: Any, held: Any) -> float:
-    """Return the bytes of the cache when every row is full, and of a prefill or a step beside it."""
+    """Return the bytes of the cache when every row is full, and of a prefill or a step beside it; of both engines where
+    an environment asks the frozen base."""
     s, on_cpu = sizes, cfg.device == "cpu"
     batch = cfg.rollout_batch_size if on_cpu else padded(cfg.rollout_batch_size)
-    step = padded(batch) * s.V * (20 if on_cpu else 4) + held.slab
-    prefill = forward(s, cfg, held, min(PREFILL_TOKENS, batch * cfg.max_len))
-    return cache(s, cfg) + held.stacks + max(prefill, step)  # short prompts take the step's copies too
+    engines = cache(s, cfg) + held.stacks + (cache(s, cfg) + held.base_stacks if asked_of_base(cfg) else 0)
+    step = padded(batch) * s.V * (20 if on_cpu else 4) + held.slab  # short prompts take the step's copies too
+    prefill = forward(s, cfg, held, min(PREFILL_TOKENS, batch * cfg.max_len), cfg.max_len)
+    more = max(observation(s, cfg, held, batch), cache(s, cfg) / s.L) if on_cpu else 0  # one layer's blocks grow
+    return engines + max(step, prefill, more)
+
+
+def observation(sizes: Sizes, cfg: Any, held: Any, batch: int) -> float:
+    """Return the bytes of a forward on a CPU in which every row of a nearly full cache gets a tile of queries."""
+    s, w = sizes, width(cfg)
+    new = max(1, min(QUERY_TILE, cfg.max_len, PREFILL_TOKENS // batch))
+    made = lambda tokens: attention(s, w, tokens, max(1, min(new, tokens)), cfg.max_len)  # noqa: E731
+    plain = batch * new * w * (2 * s.D + 2 * s.E + 2 * s.Q + 3 * s.K) + made(batch * new)
+    N, ranks = padded(min(held.short, batch * cfg.max_len)), padded(cfg.lora.r)
+    gate_up, qkv = 2 * s.I + 2 * ranks, s.Q + 2 * s.K + 3 * ranks  # with the adapters' low-rank inputs
+    rows = gate_up + qkv + s.D + ranks + 3 * s.Q + 2 * s.K + 2 * s.E + 4 * s.K  # the last are indices of 8 bytes
+    return max(plain, N * w * rows + max(N * w * (gate_up + s.D), made(N)))
 
 
 def cache(sizes: Sizes, cfg: Any) -> int:
     """Return the bytes of keys and values when every row is full; on CUDA they are allocated at once."""
     batch = cfg.rollout_batch_size if cfg.device == "cpu" else padded(cfg.rollout_batch_size)
-    tokens = -(-cfg.max_len // KEY_BLOCK) * KEY_BLOCK
+    blocks = max(-(-cfg.max_len // KEY_BLOCK), 2 if cfg.device == "cpu" else 1)
+    tokens = blocks * KEY_BLOCK
     return 2 * sizes.L * batch * tokens * sizes.K * width(cfg)
 
 
@@ -225,6 +263,20 @@ def staying(sizes: Sizes, cfg: Any, held: Any) -> int:
     return size if cfg.device != "cpu" and size <= held.small and not cfg.sampler else 0
 
 
-def merge(sizes: Sizes) -> int:
-    """Return the bytes of merge.py on the host: the folded model and the one that is read back, both in float32."""
-    return 8 * sizes.weights
+def merge(sizes: Sizes, cfg: Any, held: Any) -> float:
+    """Return the most bytes of merge.py, which computes in float32, on the host and block by block.
+
+    Beside the adapters and the distributions at the probes it holds a block, a library's copies of it, and what the
+    block makes of prompts of max_len or, while the update of its largest layer is measured, that update and pieces of
+    it. Embedding and head are mapped from their files. At the end the distributions of three passes are compared.
+    """
+    from rl.certificate import MOST_TOKENS, PROMPTS
+
+    s, plain, tokens = sizes, replace(cfg, device="cpu", dtype="float32"), (PROMPTS + 1) * cfg.max_len
+    adapters = sum(4 * cfg.lora.r * (outputs + inputs) for outputs, inputs in adapted(s, cfg)) if cfg.lora.r else 0
+    distributions = 4 * (PROMPTS + 1) * MOST_TOKENS * s.V
+    block = 2 * 4 * s.block_weights / s.L + adapters / s.L
+    piece = min(s.largest_linear, PIECE)
+    measuring = 4 * 2 * tokens * s.D + 4 * s.largest_linear + 22 * piece  # in float32, float64 and the cast's dtype
+    comparing = 2 * distributions + forward(s, plain, held, tokens, cfg.max_len)
+    return adapters + max(block + max(measuring, comparing), 6 * distributions)

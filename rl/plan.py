@@ -31,7 +31,8 @@ def print_and_exit(cfg: Any) -> NoReturn:
     print(f"plan: {cfg.model} {how} max_len={cfg.max_len} {described(cfg)}")
     for name, size in needs.items():
         over = "" if fits({name: size}, limit) else f"  {shown(size - limit)} too much"
-        print(f"  {name:8}{shown(size):>10}{'  of the host, in float32' if name == 'merge' else over}")
+        where = "  of the host at most, block by block in float32"
+        print(f"  {name:8}{shown(size):>10}{where if name == 'merge' else over}")
     if limit and not found:
         print(f"fits into {shown(limit)}")
     for settings in found:
@@ -61,15 +62,19 @@ def fits(needs: dict[str, int], limit: int | None) -> bool:
 def what_fits(sizes: Sizes, cfg: Any, limit: int) -> list[Any]:
     """Return settings that fit: without and with checkpointing and a quantised base, each with the largest halves of
     micro_tokens and rollout_batch_size."""
-    may_quantise = cfg.lora.r and sizes.stored == "none" and cfg.quant in ("none", "int8")
-    smaller = ("nf4", "nf4-double") if may_quantise else ()
-    bases = [cfg, *(replace(cfg, quant=kind) for kind in smaller)]
+    smaller = {"none": ("nf4", "nf4-double"), "int8": ("nf4", "nf4-double"), "nf4": ("nf4-double",), "nf4-double": ()}
+    may_quantise = cfg.lora.r and sizes.stored == "none"
+    bases = [cfg, *(replace(cfg, quant=kind) for kind in (smaller[cfg.quant] if may_quantise else ()))]
     ways, found = dict.fromkeys((cfg.checkpoint, "block")), []
+    fewest = 1 if cfg.device == "cpu" else 16  # rows, to a multiple of which CUDA pads
     for settings in [replace(start, checkpoint=way) for start in bases for way in ways]:
         while not fits(needs := phases(sizes, settings), limit):
-            if needs["rollout"] > limit and settings.rollout_batch_size > (1 if cfg.device == "cpu" else 16):
+            trains = max(needs["update"], needs.get("values", 0)) <= limit
+            least = settings.micro_tokens <= settings.max_len  # then only a smaller cache, which stays, is left
+            too_many = needs["rollout"] > limit or (least and not trains)
+            if too_many and settings.rollout_batch_size > fewest:
                 settings = replace(settings, rollout_batch_size=settings.rollout_batch_size // 2)
-            elif max(needs["update"], needs.get("values", 0)) > limit and settings.micro_tokens > settings.max_len:
+            elif not trains and not least:
                 settings = replace(settings, micro_tokens=settings.micro_tokens // 2)
             else:
                 break

@@ -12,6 +12,9 @@ import torch
 from conftest import random_model, randomize
 
 import lora
+from benchmarks.live import LiveStorage
+from models.attention import KEY_BLOCK
+from models.cache import KVCache
 from models.engine import Engine, SampledTurn, sample
 from models.fast import prefix
 from models.kernels import kernels, nothing_faster
@@ -22,6 +25,30 @@ from rl.records import Episode, Turn
 
 STOP = frozenset({3, 50, 51, 52, 53, 54})
 TEMPERATURE = 0.8
+
+
+def test_padding_of_a_prefill_stays_within_the_cache(monkeypatch):
+    """Rows of which a pass computed a part, or that are nearly full, get no more blocks than max_len needs."""
+    monkeypatch.setattr("models.engine.PREFILL_TOKENS", 400)
+    for turns in ([{0: 185, 1: 185, 2: 185, 3: 185}], [{0: 140}, {0: 45, 1: 75}]):
+        engine = Engine(random_model(), 4, 3 * KEY_BLOCK)
+        for fed in turns:
+            for slot, count in fed.items():
+                if slot not in engine._slots:
+                    engine.open((0, slot))
+                engine.feed(slot, [(slot + i) % 50 for i in range(count)])
+            list(engine.run(2, 1.0, frozenset()))
+        assert {len(x) for x in (*engine._cache.keys, *engine._cache.values)} <= {3}
+
+
+def test_a_growing_cache_holds_one_layer_twice():
+    model = random_model(num_hidden_layers=8)
+    with LiveStorage() as live:
+        cache = KVCache(model, 64)
+        cache.values[0][1, 2, 3] = 7.0
+        cache.reserve(4)
+        assert live.peak <= live.live * (1 + 1 / len(cache.keys))
+    assert cache.values[0][1, 2, 3].eq(7.0).all() and cache.values[0].count_nonzero() == len(cache.values[0][1, 2, 3])
 
 
 def adapted_model():

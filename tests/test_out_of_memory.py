@@ -1,13 +1,17 @@
 """Out of memory: in an update smaller micro-batches with the same gradient, elsewhere one line of advice. Errors are
 planted, some of them by allocations that no machine can make."""
 
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import run_program
 from test_learning import make_state, play
 
 from models.fast import trial
-from rl import update
+from models.weights import TINY
+from rl import config, out_of_memory, update
 from rl.batch import make_batch
 from rl.config import algorithm_module
 
@@ -90,6 +94,18 @@ def test_advice_where_a_single_episode_does_not_fit(monkeypatch):
     assert "\n" not in str(error.value) and "plan=true" in str(error.value)
     with pytest.raises(ValueError, match=r"6 tokens; quant=nf4 .*; dtype=bfloat16 halves .*; max_len below"):
         gradients(monkeypatch, 5, checkpoint="block")
+
+
+def test_advice_knows_how_a_checkpoint_is_stored(tmp_path):
+    """quant=nf4 over one of 4 or 8 bits is refused, so it is not advised."""
+    raw = json.loads((TINY / "config.json").read_text())
+    for name, more in {"dense": {}, "int8": {"quant_method": "bitsandbytes", "load_in_8bit": True}}.items():
+        (tmp_path / name).mkdir()
+        text = json.dumps(raw | ({"quantization_config": more} if more else {}))
+        (tmp_path / name / "config.json").write_text(text)
+        cfg = config.parse(["algo=ppo", f"model={tmp_path / name}"])
+        assert ("quant=nf4" in out_of_memory.advice(cfg, "load")) == (name == "dense")
+        assert "quant=nf4" not in out_of_memory.advice(replace(cfg, quant="nf4"), "load")
 
 
 TRAIN = ["train.py", "algo=ppo", "episodes=8", "batch_size=8", "lora.r=4", "max_new_tokens=4", "textcraft.max_turns=1"]

@@ -6,15 +6,23 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import run_program
+from test_lora import awake, injected
 
-from benchmarks import memory
+import lora
+import merge
+from benchmarks import memory, sides
+from benchmarks.live import LiveStorage
 from benchmarks.sides import SHAPES
-from models.config import read_config
+from envs.requests import Request
+from models import load_model, load_tokenizer
+from models.config import parse_config, read_config
 from models.fast import cpu_step, footprint, packed, process
 from models.kernels import Kernels, kernels
 from models.sizes import sizes_of
 from models.weights import resolve
-from rl import config, peaks
+from rl import config, peaks, plan
+from rl.answer import Base
+from rl.certificate import MOST_TOKENS, PROMPTS, Probes
 from rl.ranks.shard import most_copies
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
@@ -22,8 +30,12 @@ GIB = 2**30
 
 
 TINY = ["micro_tokens=512", "max_len=128", "rollout_batch_size=16", "dtype=float32"]
+ONE = ["micro_tokens=512", "max_len=128", "rollout_batch_size=1", "dtype=float32"]
+DEFAULT = ["micro_tokens=512", "max_len=512", "rollout_batch_size=128", "dtype=float32"]
+WIDE = ["micro_tokens=512", "max_len=256", "rollout_batch_size=16", "dtype=float32"]
 MANY = ["micro_tokens=1024", "max_len=128", "rollout_batch_size=8", "dtype=bfloat16"]
 LARGER = ["micro_tokens=256", "max_len=64", "rollout_batch_size=8", "dtype=bfloat16"]
+PLAIN = ["products=plain"]
 CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermediate_size": 2048}
 
 
@@ -31,6 +43,15 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
     ("name", "words"),
     [
         ("tiny", [*TINY, "products=plain"]),
+        ("tiny", [*ONE, "products=plain"]),
+        ("tiny", [*ONE, "products=plain", "quant=nf4", "checkpoint=block"]),
+        pytest.param("tiny", [*DEFAULT, "products=plain"], marks=pytest.mark.full),
+        pytest.param(
+            "tiny", [*DEFAULT, "max_len=256", "rollout_batch_size=64", "products=mkl"], marks=pytest.mark.full
+        ),
+        pytest.param("tiny", [*TINY, "products=plain", "quant=int8"], marks=pytest.mark.full),
+        pytest.param("narrow", [*WIDE, "products=plain"], marks=pytest.mark.full),
+        pytest.param("narrow", [*WIDE, "products=plain", "dtype=bfloat16"], marks=pytest.mark.full),
         pytest.param("tiny", [*TINY, "products=onednn", "checkpoint=block"], marks=pytest.mark.full),
         pytest.param("tiny", [*TINY, "products=mkl"], marks=pytest.mark.full),
         ("tiny", [*MANY, "products=mkl"]),
@@ -48,14 +69,54 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
     ],
 )
 def test_planned_peaks_are_within_5_percent_of_measured_ones(name, words, monkeypatch):
-    """Of Qwen2.5-0.5B's shape two smaller layers; benchmarks.memory measures it whole. The trial of the decode step is
-    left out, as its tensors are gone before a phase is measured."""
+    """Of Qwen2.5-0.5B's shape two smaller layers; benchmarks.memory measures it whole. "narrow" has an MLP as wide as
+    the model, so attention takes the most. The trial of the decode step is left out, as its tensors are gone before a
+    phase is measured."""
     monkeypatch.setattr(cpu_step, "_agrees", lambda *_: True)
     monkeypatch.setitem(memory.SHAPES, "0.5b", SHAPES["0.5b"] | CUT | {"num_attention_heads": 8})
+    monkeypatch.setitem(memory.SHAPES, "narrow", SHAPES["quarter"] | {"intermediate_size": 256})
     planned, found = memory.planned(name, words), memory.measured(name, words)
     assert set(found) == {"load", "rollout", "values", "update"}
     wrong = {phase: round(planned[phase] / size, 3) for phase, size in found.items()}
     assert all(0.95 < ratio < 1.05 for ratio in wrong.values()), wrong
+
+
+@pytest.mark.parametrize(
+    ("shape", "max_len"), [("quarter", 64), *(pytest.param(x, 64, marks=pytest.mark.full) for x in ("small", "wordy"))]
+)
+def test_the_planned_peak_of_a_merge_is_the_measured_one(shape, max_len, monkeypatch, tmp_path):
+    """Of prompts of max_len and replies of the most tokens that merge.py compares; "wordy" has a large vocabulary."""
+    monkeypatch.setitem(SHAPES, "wordy", SHAPES["quarter"] | {"vocab_size": 20000})
+    base = tmp_path / "base"
+    sides.write_base(shape, torch.bfloat16, base)
+    lora.save_adapter(awake(injected(load_model(str(base)), r=16)), tmp_path / "adapter", str(base))
+
+    def worst(*_) -> Probes:
+        ids = torch.randint(1000, (PROMPTS + 1, max_len))
+        return Probes(ids, torch.arange(ids.numel())[-(PROMPTS + 1) * MOST_TOKENS :], MOST_TOKENS, "textcraft")
+
+    monkeypatch.setattr(merge, "make_probes", worst)
+    with LiveStorage() as live:
+        merge.write(merge.Keys(out=str(tmp_path / "merged"), adapter=str(tmp_path / "adapter"), force=True))
+    sizes = sizes_of(read_config(base))
+    cfg = peaks.settled(sizes, config.parse(["algo=ppo", "device=cpu", "lora.r=16", f"max_len={max_len}", *PLAIN]))
+    assert 0.95 < peaks.phases(sizes, cfg)["merge"] / live.peak < 1.05
+
+
+def test_the_plan_counts_the_engine_of_the_frozen_base(monkeypatch):
+    """Where an environment asks the base, a rollout holds its cache and decode step too."""
+    monkeypatch.setattr(cpu_step, "_agrees", lambda *_: True)
+    monkeypatch.setattr(packed, "library", "plain")
+    words = [*TINY, *PLAIN, "env=planner"]
+    with_it, without = (memory.planned("tiny", [*words, f"planner.worker={kind}"]) for kind in ("model", "rules"))
+    cfg, model = memory.settings("tiny", words), injected(load_model("tiny"), r=16)
+    base = Base(model, load_tokenizer("tiny"), cfg)
+    request = Request("chat", messages=[{"role": "user", "content": "2 + 3"}], max_tokens=cfg.max_len, temperature=1.0)
+    model.rotary_tables(cfg.max_len, torch.device("cpu"))  # which the policy's engine has made
+    with LiveStorage() as live:
+        base.answer({0: [(request, (0, 0))]})
+        assert with_it["rollout"] - without["rollout"] == pytest.approx(live.live, rel=0.01)
+    assert {phase for phase in with_it if with_it[phase] != without[phase]} == {"rollout"}
 
 
 @pytest.mark.parametrize("library", ["onednn", "mkl", "plain"])
@@ -109,6 +170,37 @@ def test_plan_needs_no_weights_and_names_what_fits(folder):
     assert (code, out.splitlines()[-1]) == (0, "fits into 24.00 GiB"), "what it names does fit"
     code, out, _ = run_program(*words, "plan=141GB")
     assert (code, out.splitlines()[-1]) == (0, "fits into 131.32 GiB")
+
+
+@pytest.mark.parametrize("quant", ["none", "int8", "nf4", "nf4-double"])
+@pytest.mark.parametrize(
+    "shape", ["7b", *(pytest.param(x, marks=pytest.mark.full) for x in ("quarter", "0.5b", "32b"))]
+)
+def test_settings_are_found_wherever_the_most_frugal_fit(shape, quant):
+    """So a plan that says "too small" never names settings that would fit."""
+    sizes = sizes_of(parse_config(SHAPES[shape]))
+    for device, micro_tokens, rows in (("cuda", 256, 16), ("cuda", 8192, 64), ("cpu", 4096, 24)):
+        words = [
+            "algo=ppo",
+            "max_len=256",
+            f"micro_tokens={micro_tokens}",
+            f"rollout_batch_size={rows}",
+            f"quant={quant}",
+        ]
+        cfg = replace(config.parse([*words, *PLAIN]), device=device, dtype="bfloat16")
+        for share in (1.0, 1.001, 1.02, 1.2, 2.0):
+            least = max(plan.on_device(peaks.phases(sizes, plan.frugal(sizes, cfg))).values())
+            limit = int(least * share)
+            at = replace(cfg, plan=f"{limit / 2**20}MiB")
+            if plan.fits(peaks.phases(sizes, plan.frugal(sizes, at)), limit):
+                assert plan.what_fits(sizes, at, limit), (device, micro_tokens, share)
+
+
+def test_a_plan_of_nf4_proposes_nf4_double(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SHAPES["32b"]))
+    words = ["device=cuda", "quant=nf4", "max_len=256", "micro_tokens=256", "rollout_batch_size=16", "plan=22GiB"]
+    code, out, err = run_program("train.py", f"model={tmp_path}", *words)
+    assert code == 1 and "quant=nf4-double" in out.splitlines()[-1], err
 
 
 def test_plan_counts_a_checkpoint_as_it_is_stored(tmp_path, folder):

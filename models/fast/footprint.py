@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from models.fast import cpu_step, cuda_graph, fused_step, head, packed, process, quant
+from models.fast.products import JOINED
 from models.linear import ROW_MULTIPLE
 from models.logprob import SLAB
 from models.quant import BLOCK
@@ -21,6 +22,8 @@ class Footprint(NamedTuple):
     products: str  # on a CPU: "onednn" | "mkl" | "plain"
     copies: int  # frozen weights in a library's own layout, for forward and backward
     stacks: int  # the decode step's copies of the blocks' weights and adapters
+    base_stacks: int  # the same without adapters
+    short: int  # tokens up to which such a step computes a prompt on a CPU
     slab: int  # a slab of the head in float32, where there is no copy of it
     dequantised: int  # what the product with a block's largest quantised layer makes beside its output
     head: int  # what the log-probabilities of `rows` tokens make beside their hidden states and gradients
@@ -57,6 +60,8 @@ def footprint(
         products,
         min(sum(made.values()), packed.budget()),
         stacks(sizes, device, dtype, kind, rank, card),
+        stacks(sizes, device, dtype, kind, 0, card),
+        cpu_step.SHORT if device == "cpu" and _steps(dtype, kind) else 0,
         slab,
         0 if kind == "none" else dequantised(kind, sizes.largest_linear, dtype, device),
         _head(sizes, device, dtype, rows, again, slab, products == "mkl" and rank > 0),
@@ -78,15 +83,22 @@ def _bytes_of_copy(dtype: torch.dtype, products: str) -> int:
 def stacks(sizes: Sizes, device: str, dtype: torch.dtype, kind: str, rank: int, card: int) -> int:
     """Return the bytes that the decode step copies: the blocks' weights, if cpu_step.py or cuda_graph.py would,
     and the adapters' factors, as if every layer had one."""
+    joined = 0  # zeros beside the block diagonal of the B factors of layers with one input
     if device == "cpu":
-        made = kind == "none" and dtype == torch.float32
-        stacked = made and sizes.weights < cpu_step.SMALL
-        rank = made * -(-rank // ROW_MULTIPLE) * ROW_MULTIPLE
+        stacked = _steps(dtype, kind) and sizes.weights < cpu_step.SMALL
+        rank = _steps(dtype, kind) * -(-rank // ROW_MULTIPLE) * ROW_MULTIPLE
+        joined += 2 * (sizes.Q + 2 * sizes.K) * (3 * rank <= JOINED)
+        joined += 2 * sizes.I * (2 * rank <= JOINED)
     else:
         stacked = kind == "none" and sizes.weights * dtype.itemsize <= cuda_graph.STACKED_SHARE * card
         rank = fused_step.padded_rank(rank)
-    factors = sizes.L * rank * sum(outputs + inputs for outputs, inputs in sizes.linears.values())
+    factors = sizes.L * rank * (joined + sum(outputs + inputs for outputs, inputs in sizes.linears.values()))
     return dtype.itemsize * (factors + (sizes.block_weights if stacked else 0))
+
+
+def _steps(dtype: torch.dtype, kind: str) -> bool:
+    """Return whether cpu_step.py makes a step for such a model."""
+    return kind == "none" and dtype == torch.float32
 
 
 def _head(sizes: Sizes, device: str, dtype: torch.dtype, rows: int, again: bool, slab: int, widened: bool) -> int:

@@ -19,6 +19,15 @@ def config_folder(model: str) -> Path:
     return download_config(model)
 
 
+def stored(model: str) -> str:
+    """Return how a checkpoint holds the linear layers of its blocks, as quant= names it; "none" if that cannot be
+    read."""
+    try:
+        return read_config(config_folder(model)).quant
+    except (OSError, ValueError):
+        return "none"
+
+
 def check(cfg: Any, training: bool) -> None:
     """Raise ArgumentError for settings of train.py, or of eval.py, that do not go with cfg.model. A config.json that
     cannot be had or read is loading's to refuse."""
