@@ -19,8 +19,8 @@ operation on it goes through `_Dispatch`, which
 Triton kernels and flash attention run as stand-ins: plain functions on the CPU tensors (tests/stand_ins.py).
 
 It cannot show: speed; memory; races between streams; the rounding of a GPU's kernels; whether one operation of torch
-takes several kernels (a sort, a large reduction) or none (an empty input); the numbers of a GPU's random generator; what
-the stand-ins replace.
+takes several kernels (a sort, a large reduction) or none (an empty input); the numbers of a GPU's random generator;
+what the stand-ins replace.
 """
 
 import os
