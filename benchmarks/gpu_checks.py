@@ -36,7 +36,7 @@ def tests(given: Given) -> Iterator[Row]:
         given.note("tests: not run, pytest is not installed; pip install -e '.[test]' brings it.")
         return
     for file in given.scale.tests:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", "-m", CHOSEN]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=line", "-m", CHOSEN]
         command.append(f"tests/{file}")
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

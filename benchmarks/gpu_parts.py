@@ -211,7 +211,7 @@ def exact(given: Given) -> Iterator[Row]:
 
 Part = Callable[[Given], Iterator[Row]]
 PARTS: dict[str, tuple[Part, int]] = {  # the function and the seconds that benchmarks/gpu.py keeps for it
-    "tests": (gpu_checks.tests, 100),
+    "tests": (gpu_checks.tests, 115),
     "agreement": (gpu_checks.agreement, 40),
     "text": (gpu_checks.text, 25),
     "decode, small": (lambda given: gpu_decode.decode(given.scale.small, given), 40),

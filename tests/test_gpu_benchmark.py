@@ -29,7 +29,11 @@ def test_without_a_gpu_its_benchmark_ends_with_2_and_one_line(capsys):
 
 def test_every_test_of_a_kernel_runs_on_the_gpu():
     files = [path for path in Path(__file__).parent.glob("test_triton_*.py") if "\n@runs\n" in path.read_text()]
-    assert len(files) >= 8 and {path.name for path in files} <= set(gpu_sizes.Scale().tests)
+    chosen = {name.partition("::")[0] for name in gpu_sizes.Scale().tests}
+    assert len(files) >= 8 and {path.name for path in files} <= chosen
+    here = Path(__file__).parent
+    without = [name for name in chosen if not re.search(r"is_available\(\)|\n@runs\n", (here / name).read_text())]
+    assert not without, "they compute nothing on a GPU"
 
 
 TINY_SCALE = gpu_sizes.SIZES["tiny"][1]
@@ -125,6 +129,7 @@ def test_the_gpu_tests_leave_out_those_that_only_compile(monkeypatch):
     monkeypatch.setattr(gpu_checks.subprocess, "run", lambda command, **_: (commands.append(command), result)[1])
     run_gpu_part("tests")
     assert commands and all(c[c.index("-m", 2) + 1].endswith("and not compiles") for c in commands)
+    assert not any("-q" in command for command in commands), "pyproject.toml has one; a second hides the summary"
 
     @on_triton.compiles
     def marked():
