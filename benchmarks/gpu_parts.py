@@ -204,7 +204,8 @@ def exact(given: Given) -> Iterator[Row]:
     name = f"exact path, {given.scale.small}, rollout and training pass"
     [target] = given.targets({"not exact": 1.10}).values() or [None]
     yield onpolicy.measure_cost(name, model, talk, given.options, target, given.device, given.scale.patience)
-    model, rows, context = make_exact(model), given.scale.rows[-2], given.scale.contexts[-2]
+    model = make_exact(model)
+    rows, context = (sizes[len(sizes) // 2] for sizes in (given.scale.rows, given.scale.contexts))
     name = f"decode {given.scale.small}, exact=true, {rows} rows, context {context:,}"
     yield from gpu_decode.one_step(name, partial(gpu_decode.step_row, name, model, rows, context, None, given))
 
