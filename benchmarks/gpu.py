@@ -2,8 +2,9 @@
 
 The parts (benchmarks/gpu_parts.py) run one after the other in a worker process, with random weights that are made on
 the device, at sizes that fit its memory (benchmarks/gpu_sizes.py). A part that fails, takes too long or ends its
-process is a line in the notes, and the next part goes on, in a new process if it must. With out= the file and its table
-are written again after every row. `size=tiny device=cpu dtype=float32` runs all parts without a GPU.
+process is a line in the notes, and the next part goes on, in a new process if it must. Each part has seconds of its
+own, which no earlier part can take. With out= the file and its table are written again after every row.
+`size=tiny device=cpu dtype=float32` runs all parts without a GPU.
 """
 
 import json
@@ -43,7 +44,7 @@ class Options(common.Options):
     device: Literal["cuda", "cpu"] = "cuda"  # where to measure
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"  # of the weights
     seconds: Positive[int] = 540  # of all parts together
-    part: Positive[int] = 600  # of one part at most; each has a budget of its own besides
+    part: Positive[int] = 600  # of one part at most
     worker: bool = False  # run the parts that standard input names, for the process that watches the time
 
 
@@ -178,11 +179,16 @@ def command_of(options: Options) -> list[str]:
 def run(
     names: dict[str, int], options: Options, command: list[str], changed: Callable[[list[Row], list[str]], None]
 ) -> tuple[list[Row], list[str]]:
-    """Return (rows, notes) of the parts. names: the most seconds of each. changed: called after every message."""
+    """Return (rows, notes) of the parts. changed: called after every message.
+
+    names: the seconds that are kept for each part. A part may also take those that earlier ones left.
+    """
     end, rows, notes, worker = time.monotonic() + options.seconds, [], [], Worker(command)
+    later = sum(names.values())
     try:
-        for name, most in names.items():
-            seconds = min(most, options.part, end - time.monotonic())
+        for name, own in names.items():
+            left, later = end - time.monotonic(), later - own
+            seconds = min(left, options.part, max(own, left - later))
             if seconds > 0 and not worker.runs:
                 worker = Worker(command)
             over = [{"note": f"{name}: not run, {options.seconds} seconds were over."}]

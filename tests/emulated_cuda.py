@@ -19,7 +19,8 @@ operation on it goes through `_Dispatch`, which
 Triton kernels and flash attention run as stand-ins: plain functions on the CPU tensors (tests/stand_ins.py).
 
 It cannot show: speed; memory; races between streams; the rounding of a GPU's kernels; whether one operation of torch
-takes several kernels (a sort, a large reduction) or none (an empty input); what the stand-ins replace.
+takes several kernels (a sort, a large reduction) or none (an empty input); the numbers of a GPU's random generator;
+what the stand-ins replace.
 """
 
 import os
@@ -281,6 +282,8 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
+        if function is torch.device:
+            return function(*args, **kwargs)  # code of torch looks for the module of its type
         if function in (torch.tensor, torch.as_tensor) and is_cuda(kwargs.get("device")):
             del kwargs["device"]
             return function(*args, **kwargs).to(INNER)
@@ -378,6 +381,13 @@ def emulated_cuda(monkeypatch, memory: int = 80 * 2**30, capability: tuple[int, 
     event = SimpleNamespace(synchronize=lambda: None, record=lambda *_: None, elapsed_time=lambda _: 1.0)
     stream = SimpleNamespace(wait_stream=lambda _: None, record_event=lambda: event, synchronize=lambda: None)
     properties = SimpleNamespace(total_memory=memory, multi_processor_count=132, name="emulated", major=capability[0])
+    functions, run_backward = _Functions(device), torch.autograd._engine_run_backward
+
+    def backward(*args, **kwargs):
+        with functions:  # torch leaves a mode while it handles the call of backward
+            return run_backward(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "_engine_run_backward", backward)
     for name, value in {
         "_lazy_init": lambda: None,
         "is_available": lambda: True,
@@ -400,5 +410,5 @@ def emulated_cuda(monkeypatch, memory: int = 80 * 2**30, capability: tuple[int, 
         "empty_cache": lambda: None,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    with _Dispatch(device), _Functions(device):
+    with _Dispatch(device), functions:
         yield device

@@ -25,8 +25,9 @@ from benchmarks import compiled as compile_ahead  # noqa: E402
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 runs = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="test_triton_interpreted.py runs it")
-compiles = pytest.mark.skipif(INTERPRETED, reason="compiled in a process without the interpreter")
+not_interpreted = pytest.mark.skipif(INTERPRETED, reason="compiled in a process without the interpreter")
 runs_no_kernel = pytest.mark.skipif(INTERPRETED, reason="runs in a process without the interpreter")
+compiles = lambda test: pytest.mark.compiles(not_interpreted(test))  # noqa: E731
 needs_no_device = pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="for machines without a CUDA device")
 SHARED = compile_ahead.SHARED
 # Quick tests compile for a chip with little shared memory, test-full for every chip.

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import random_model
+from test_quant import quantised
 
 import lora
 from benchmarks.live import LiveStorage
@@ -10,6 +11,7 @@ from models import fast_matmul
 from models.checkpointing import checkpoint_blocks
 from models.fast import train_block
 from models.logprob import token_logprobs
+from models.quant import KINDS
 
 SEQUENCES_ST = torch.tensor([[0, 1, 2, 3, 4, 5, -1], [0, 1, 2, 6, 7, 8, 9]])  # they share a prompt
 WANTED = torch.tensor([2, 3, 4, 7, 9])
@@ -28,11 +30,13 @@ def gradients(model, checkpointed: bool) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["lora", "dropout", "every weight"])
+@pytest.mark.parametrize("kind", ["lora", "dropout", "every weight", *KINDS])
 def test_checkpointing_changes_no_bit_of_a_gradient(dtype, kind):
     found = []
     for checkpointed in (False, True):
         model = random_model("qwen3", dtype=dtype).requires_grad_(kind == "every weight")
+        if kind in KINDS:
+            model, _ = quantised(model, kind)
         if kind != "every weight":
             torch.manual_seed(0)
             lora.inject(model, r=4, dropout=0.3 if kind == "dropout" else 0.0)

@@ -11,6 +11,7 @@ from test_engine import play
 
 import lora
 import train
+from models.decoder import Block
 from models.engine import Engine
 from models.fast import cuda_graph, dispatch, footprint, kept, paths, prefill, trial, varlen
 from models.fast.exact import make_exact
@@ -321,16 +322,20 @@ def epoch(tmp_path, *words: str) -> dict:
 
 
 WITH_CRITIC, WITH_KL = (308, 20, 24), (303, 19, 21)
+PLANNER, GROUP = ("env=planner", "rollout_batch_size=4"), ("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4")
+MODEL_WORKER = "planner.worker=model"  # the base model alone, in engines of its own
 
 
 @pytest.mark.parametrize(
     ("words", "learning"),
     [
         (("algo=ppo", *TEXTCRAFT), WITH_CRITIC),
-        (("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4", *TEXTCRAFT), WITH_KL),
-        pytest.param(("algo=ppo", "env=planner", "rollout_batch_size=4"), WITH_CRITIC, marks=pytest.mark.full),
+        ((*GROUP, *TEXTCRAFT), WITH_KL),
+        ((*GROUP, *PLANNER, MODEL_WORKER, "episodes=2", "batch_size=2", "grpo.group_size=2"), WITH_KL),
+        pytest.param(("algo=ppo", *PLANNER, MODEL_WORKER), WITH_CRITIC, marks=pytest.mark.full),
+        pytest.param(("algo=ppo", *PLANNER), WITH_CRITIC, marks=pytest.mark.full),
     ],
-    ids=["ppo", "grpo with KL", "planner"],
+    ids=["ppo", "grpo with KL", "planner, grpo with KL", "planner, ppo", "planner by rules"],
 )
 def test_an_epoch_stays_on_the_device(words, learning, device, monkeypatch, tmp_path):
     """The counts are exact: which operations run depends on no number that a CPU rounds.
@@ -345,16 +350,44 @@ def test_an_epoch_stays_on_the_device(words, learning, device, monkeypatch, tmp_
     forwards, steps = (device.watch(monkeypatch, update, name) for name in ("forward", "optimizer_step"))
     metrics = epoch(tmp_path, *words)
     assert metrics["optimizer_steps"] == 1 and metrics["sampler_gap"] < 0.1
-    assert [c.kernels for c in device.captures if c.by_kernel["_choose"]] == [11 * LAYERS + 48]
+    worker = MODEL_WORKER in words  # its graphs have no adapters
+    assert [c.kernels for c in device.captures if c.by_kernel["_choose"]] == [92, 84][: 1 + worker]
     prompts = [c.kernels for c in device.captures if not c.by_kernel["_choose"]]
-    assert 1 <= len(prompts) <= len(prefill.SIZES) and set(prompts) == {11 * LAYERS - 7}
+    assert 1 <= len(prompts) <= len(prefill.SIZES) * (1 + worker)
+    assert set(prompts) == {11 * LAYERS - 7, *[31] * worker}
     assert device.replays == cuda_graph.CHUNK * len(enqueued) + len(prefills) > cuda_graph.CHUNK
     assert most(enqueued, "waits") == most(prefills, "waits") == most(loads, "waits") == 0
     assert most(loads, "kernels") == 48 * LAYERS, "stacking the weights of a new engine"
-    assert most(collect, "waits") == 2 * 7 * LAYERS, "a copy of each factor, whose digest episodes keep"
+    copies = 2 * 7 * LAYERS  # one of each factor, whose digest episodes keep
+    assert most(collect, "waits") == copies + 15 * worker, "to embed the parts of the episodes' plans, all at once"
     assert most(score, "waits") == 19
     [forward], [step] = forwards, steps
     assert (forward.kernels, len(forward.waits), len(step.waits)) == learning
+
+
+def test_checkpointed_blocks_have_equal_gradients(device, monkeypatch, tmp_path):
+    """In a grpo epoch with checkpoint=block, beside the same step without, which comes first. The blocks' forward comes
+    again: 233 kernels, 3 of which only the first step has, for a table; the last block's choice of rows waits twice."""
+    monkeypatch.setattr(trial, "first_difference", lambda model: None)
+    accumulate, found = update.accumulate, []
+
+    def twice(state, batch, algo, cfg):
+        batch.advantages_N = torch.linspace(-1, 1, len(batch.episode_N))  # of equal rewards they are 0
+        checkpointed = state.model.run_block
+        for run_block in (Block.__call__, checkpointed):
+            state.optimizer.zero_grad(set_to_none=True)
+            state.model.run_block = run_block
+            with device.counting() as counts:
+                result = accumulate(state, batch, algo, cfg)
+            found.append((counts, {name: p.grad for name, p in state.trainable().items()}))
+        return result
+
+    monkeypatch.setattr(update, "accumulate", twice)
+    words = "checkpoint=block", "textcraft.max_turns=1", "max_new_tokens=4"
+    assert epoch(tmp_path, "algo=grpo", "grpo.group_size=4", *TEXTCRAFT, *words)["grad_norm"] > 0
+    (plain, expected), (checkpointed, gradients) = found
+    assert all(isinstance(x, DeviceTensor) and torch.equal(x, expected[name]) for name, x in gradients.items())
+    assert checkpointed.kernels - plain.kernels == 233 - 3 and len(checkpointed.waits) - len(plain.waits) == 2
 
 
 def test_a_single_gpu_adds_gradients_in_place(device):
@@ -529,10 +562,14 @@ def test_an_exact_models_gradients_are_not_added_atomically(device, monkeypatch)
 def test_an_exact_epoch_stays_on_the_device(device, monkeypatch, tmp_path):
     monkeypatch.setattr(trial, "ROWS", 5)
     prefills = device.watch(monkeypatch, Engine, "_prefill")
+    scores = device.watch(monkeypatch, train, "score")
+    forwards, steps = (device.watch(monkeypatch, update, name) for name in ("forward", "optimizer_step"))
     metrics = epoch(tmp_path, "algo=ppo", "exact=true", *TEXTCRAFT)
     assert metrics["exact"] == "yes" and metrics["sampler_gap"] == 0
     assert {counts.kernels for counts in device.captures} == {195}, "steps alone: prompts have no graphs"
     assert sorted(len(counts.waits) for counts in prefills)[-2] == 0, "the first tries the products' tiles"
+    [score], [forward], [step] = scores, forwards, steps
+    assert (len(score.waits), forward.kernels, len(forward.waits), len(step.waits)) == (12, 401, 13, 17)
 
 
 def launches(device, layers: int, shared: bool, head: bool = False) -> int:

@@ -76,9 +76,6 @@ def device(monkeypatch):
             monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2**30)
         monkeypatch.setattr(kernels, "profiled", lambda work, device, times=1: (work(), ("3 kernels", {}))[1])
-        monkeypatch.setattr(
-            gpu_decode, "checkpoint_blocks", lambda _: None
-        )  # torch's checkpoint makes tensors by itself
         monkeypatch.setattr(gpu_decode, "bandwidth", lambda _: 1e12)
         monkeypatch.setattr(gpu_decode, "product_rate", lambda *_: 1e14)
         monkeypatch.setattr(common, "absent", lambda *packages: list(packages))

@@ -152,7 +152,8 @@ def test_out_of_memory_is_one_line_in_every_phase(phase, place, advised, fail, m
 
 
 def test_a_run_goes_on_after_out_of_memory(monkeypatch, tmp_path):
-    """In the second epoch's rollout; the third process takes fewer rows."""
+    """In the second epoch's update, which a CPU does not try again in smaller micro-batches; the third process takes
+    fewer rows."""
     words, real, calls = [*TRAIN, "eval_episodes=0", "epochs=2"], update.accumulate, []
 
     def second(*args):
@@ -161,8 +162,12 @@ def test_a_run_goes_on_after_out_of_memory(monkeypatch, tmp_path):
 
     with monkeypatch.context() as patch:
         patch.setattr(update, "accumulate", second)
-        code, _, err = run_program(*words, f"out={tmp_path}/run")
-    assert code == 1 and f"python train.py resume={tmp_path}/run goes on from its newest checkpoint" in err
+        code, out, err = run_program(*words, f"out={tmp_path}/run")
+    assert code == 1 and len(calls) == 2 and "again with micro_tokens" not in out
+    ways = "checkpoint=block keeps less of each layer for the backward; micro_tokens below 8192 takes less; "
+    assert err.startswith(f"train.py: out of memory in learn (1,048,576.00 GiB more were wanted); {ways}")
+    assert err.endswith(f"python train.py resume={tmp_path}/run goes on from its newest checkpoint\n")
+    assert err.count("\n") == 1
     assert run_program("train.py", f"resume={tmp_path}/run", "rollout_batch_size=4")[0] == 0
     assert run_program(*words, f"out={tmp_path}/whole")[0] == 0
     runs = [(tmp_path / name / "epoch_2" / "adapter_model.safetensors").read_bytes() for name in ("run", "whole")]
