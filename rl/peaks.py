@@ -228,8 +228,7 @@ def attention(sizes: Sizes, w: int, tokens: int, new: int, length: int) -> float
 def rollout(sizes: Sizes, cfg: Any, held: Any) -> float:
     """Return the bytes of the cache when every row is full, and of a prefill or a step beside it; of both engines where
     an environment asks the frozen base."""
-    s, on_cpu = sizes, cfg.device == "cpu"
-    batch = cfg.rollout_batch_size if on_cpu else padded(cfg.rollout_batch_size)
+    s, on_cpu, batch = sizes, cfg.device == "cpu", sampled_together(cfg)
     engines = cache(s, cfg) + held.stacks + (cache(s, cfg) + held.base_stacks if asked_of_base(cfg) else 0)
     step = padded(batch) * s.V * (20 if on_cpu else 4) + held.slab  # short prompts take the step's copies too
     prefill = forward(s, cfg, held, min(PREFILL_TOKENS, batch * cfg.max_len), cfg.max_len)
@@ -249,9 +248,15 @@ def observation(sizes: Sizes, cfg: Any, held: Any, batch: int) -> float:
     return max(plain, N * w * rows + max(N * w * (gate_up + s.D), made(N)))
 
 
+def sampled_together(cfg: Any) -> int:
+    """Return the most rows of an engine: of a run's rollouts or evaluations."""
+    rows = min(cfg.rollout_batch_size, max(cfg.episodes, cfg.eval_episodes))
+    return rows if cfg.device == "cpu" else padded(rows)
+
+
 def cache(sizes: Sizes, cfg: Any) -> int:
     """Return the bytes of keys and values when every row is full; on CUDA they are allocated at once."""
-    batch = cfg.rollout_batch_size if cfg.device == "cpu" else padded(cfg.rollout_batch_size)
+    batch = sampled_together(cfg)
     blocks = max(-(-cfg.max_len // KEY_BLOCK), 2 if cfg.device == "cpu" else 1)
     tokens = blocks * KEY_BLOCK
     return 2 * sizes.L * batch * tokens * sizes.K * width(cfg)

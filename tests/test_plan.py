@@ -266,3 +266,15 @@ def test_each_setting_changes_its_phase(more, less, phase, folder):
         return peaks.phases(sizes, config.resolve(given))[phase]
 
     assert need(more) > need(less)
+
+
+def test_plan_counts_no_more_rows_than_episodes():
+    """A rollout allocates keys and values for its tasks alone."""
+    sizes = sizes_of(parse_config(SHAPES["7b"]))
+
+    def planned(rows: int, evaluated: int) -> int:
+        words = [f"rollout_batch_size={rows}", "episodes=32", "batch_size=32", f"eval_episodes={evaluated}", *PLAIN]
+        cfg = replace(config.parse(["algo=grpo", *words]), device="cuda", dtype="bfloat16")
+        return peaks.phases(sizes, cfg)["rollout"]
+
+    assert planned(64, 8) == planned(32, 8) == planned(32, 64) < planned(64, 64)
