@@ -284,4 +284,4 @@ def merge(sizes: Sizes, cfg: Any, held: Any) -> float:
     piece = min(s.largest_linear, PIECE)
     measuring = 4 * 2 * tokens * s.D + 4 * s.largest_linear + 22 * piece  # in float32, float64 and the cast's dtype
     comparing = 2 * distributions + forward(s, plain, held, tokens, cfg.max_len)
-    return adapters + max(block + max(measuring, comparing), 6 * distributions)
+    return adapters + max(block + max(measuring, comparing), (3 + 3 * PROMPTS / (PROMPTS + 1)) * distributions)
