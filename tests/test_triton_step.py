@@ -63,7 +63,8 @@ def tables(length, E, dtype):
 @runs
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(
-    ("N", "H", "K", "E", "rank", "norms"), [(1, 2, 1, 16, 16, False), (21, 4, 2, 24, 128, True), (16, 3, 3, 64, 0, True)]
+    ("N", "H", "K", "E", "rank", "norms"),
+    [(1, 2, 1, 16, 16, False), (21, 4, 2, 24, 128, True), (16, 3, 3, 64, 0, True)],
 )
 def test_rotary_write(N, H, K, E, rank, norms, dtype):
     """Ragged rows of several blocks and places; rows without a position or a place write nothing."""
