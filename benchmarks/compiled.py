@@ -105,16 +105,12 @@ def recorded(shared: int) -> Iterator[list[Launch]]:
 
 def launches_of(sizes: Sizes, dtype: torch.dtype, arch: int) -> list[Launch]:
     """Return the launches of everything that a model of these sizes computes on CUDA."""
+    parts = [attend, log_probabilities, products, sampler, blocks, quantised]
+    if dtype in HALF or sizes.E <= 128:  # others decode by torch's operations: models/fast/fused_step.py
+        parts.append(steps)
     with recorded(SHARED[arch]) as launches:
-        for launch in (
-            attend,
-            log_probabilities,
-            products,
-            sampler,
-            blocks,
-            *((steps, quantised) if dtype in HALF else ()),
-        ):
-            launch(sizes, dtype)
+        for part in parts:
+            part(sizes, dtype)
     return launches
 
 

@@ -19,6 +19,7 @@ from models.fast.triton import common, linear
 from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
 from models.sizes import sizes_of
+from models.truncation import truncated
 from rl import peaks, update
 from rl import rollout as rollouts
 from rl.config import parse, resolve
@@ -306,6 +307,9 @@ def test_an_engine_serves_the_next_rollout_with_its_graphs(device, monkeypatch):
     assert not stays(), "a rollout that failed leaves slots open"
     kept.drop()
     assert not stays()
+    with truncated(top_k=1):
+        assert not stays(), "its graphs sample from all tokens"
+    assert not stays(), "the graphs of this one are truncated"
     monkeypatch.setattr(footprint, "KEPT_SHARE", 1e-9)
     assert stays() and not stays(), "training needs its memory"
 
