@@ -61,6 +61,7 @@ SHAPES = {
     "7b": Sizes(3584, 18944, 28, 4, 128, 152064, False, 16),  # Qwen2.5
     "32b": Sizes(5120, 25600, 64, 8, 128, 151936, True, 64),  # Qwen3
     "70b": Sizes(8192, 28672, 64, 8, 128, 128256, False, 256),  # Llama 3
+    "rank 4096": Sizes(3584, 18944, 28, 4, 128, 152064, False, 4096),  # the largest that lora/files.py accepts
     "tiny": Sizes(192, 512, 4, 2, 48, 1536, True, 16),  # the embedded model
     "ragged": Sizes(330, 1025, 9, 3, 110, 1001, True, 3),  # sizes that 16 does not divide
     "one key head": Sizes(4544, 18176, 71, 1, 64, 65024, False, 16),
@@ -104,16 +105,12 @@ def recorded(shared: int) -> Iterator[list[Launch]]:
 
 def launches_of(sizes: Sizes, dtype: torch.dtype, arch: int) -> list[Launch]:
     """Return the launches of everything that a model of these sizes computes on CUDA."""
+    parts = [attend, log_probabilities, products, sampler, blocks, quantised]
+    if dtype in HALF or sizes.E <= 128:  # others decode by torch's operations: models/fast/fused_step.py
+        parts.append(steps)
     with recorded(SHARED[arch]) as launches:
-        for launch in (
-            attend,
-            log_probabilities,
-            products,
-            sampler,
-            blocks,
-            *((steps, quantised) if dtype in HALF else ()),
-        ):
-            launch(sizes, dtype)
+        for part in parts:
+            part(sizes, dtype)
     return launches
 
 

@@ -19,6 +19,7 @@ from models.fast.triton import common, linear
 from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
 from models.sizes import sizes_of
+from models.truncation import truncated
 from rl import peaks, update
 from rl import rollout as rollouts
 from rl.config import parse, resolve
@@ -226,12 +227,16 @@ def test_every_model_has_one_capture_and_prefills_without_waits(name, device, mo
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("exact", "launches"), [(False, (1176, 257, 312)), (True, (1272, 829, 823))])
+@pytest.mark.parametrize(
+    ("exact", "share", "launches"),
+    [(False, 0.25, (1176, 257, 312)), (False, 0.0, (1032, 421, 480)), (True, 0.25, (1272, 829, 823))],
+)
 @torch.no_grad()
-def test_launches_of_a_rollout_of_24_layers(exact, launches, device, monkeypatch):
-    """Of stacking the weights, a prompt of 19 tokens and a step. Qwen2.5-0.5B has as many layers, and biases of q, k
+def test_launches_of_a_rollout_of_24_layers(exact, share, launches, device, monkeypatch):
+    """Of copying the weights, a prompt of 19 tokens and a step. Qwen2.5-0.5B has as many layers, and biases of q, k
     and v; wider layers change no launch. Without a graph, as with exact=true, a prompt's first pass is its only one."""
     monkeypatch.setattr(linear, "narrow_tiles_agree", lambda *_: True)
+    monkeypatch.setattr(cuda_graph, "STACKED_SHARE", share)
     model = random_model("qwen2", num_hidden_layers=24)
     lora.inject(model, 16)
     model, _ = on_device(model)
@@ -246,6 +251,23 @@ def test_launches_of_a_rollout_of_24_layers(exact, launches, device, monkeypatch
     list(engine.run(2, 1.0, frozenset()))
     (step,) = (counts for counts in device.captures if counts.by_kernel["_choose"])
     assert (most(loads, "kernels"), most(computed, "kernels"), step.kernels) == launches
+
+
+@pytest.mark.parametrize(
+    ("stacked", "adapters", "of_a_layer"), [(True, True, 11), (True, False, 9), (False, True, 18), (False, False, 12)]
+)
+@torch.no_grad()
+def test_launches_of_a_layer_in_a_step(stacked, adapters, of_a_layer, device, monkeypatch):
+    monkeypatch.setattr(cuda_graph, "STACKED_SHARE", float(stacked))
+    for layers in (1, 2):
+        model = random_model("qwen2", num_hidden_layers=layers)
+        if adapters:
+            lora.inject(model, r=16)
+        engine = Engine(on_device(model)[0], 1, 70)
+        engine.feed(engine.open((0, 0)), [7])
+        list(engine.run(1, 1.0, frozenset()))
+    one, two = (counts.kernels for counts in device.captures if counts.by_kernel["_choose"])
+    assert two - one == of_a_layer
 
 
 @pytest.mark.full
@@ -306,6 +328,9 @@ def test_an_engine_serves_the_next_rollout_with_its_graphs(device, monkeypatch):
     assert not stays(), "a rollout that failed leaves slots open"
     kept.drop()
     assert not stays()
+    with truncated(top_k=1):
+        assert not stays(), "its graphs sample from all tokens"
+    assert not stays(), "the graphs of this one are truncated"
     monkeypatch.setattr(footprint, "KEPT_SHARE", 1e-9)
     assert stays() and not stays(), "training needs its memory"
 
@@ -572,33 +597,38 @@ def test_an_exact_epoch_stays_on_the_device(device, monkeypatch, tmp_path):
     assert (len(score.waits), forward.kernels, len(forward.waits), len(step.waits)) == (12, 401, 13, 17)
 
 
-def launches(device, layers: int, shared: bool, head: bool = False) -> int:
-    """Return the launches of a forward and backward with adapters on all products; with `head` to log-probabilities."""
+APART = [[*range(16)], [*range(16, 32)]]
+SHARED = [[*range(20), -1, -1], [*range(10), *range(20, 32)]]
+
+
+def launches(device, layers: int, places: list[list[int]]) -> int:
+    """Return the launches from the ids to log-probabilities and back, as rl/batch.py calls a model, with adapters on
+    all products."""
     model, ids_N = random_model(num_hidden_layers=layers, dtype=torch.bfloat16), torch.arange(32, device="cuda")
     model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
     lora.inject(model, r=16)
-    places = [[*range(20), -1, -1], [*range(10), *range(20, 32)]]
-    how = {"sequences_ST": torch.tensor(places, device="cuda")} if shared else {}
+    rows = {"sequences_ST": torch.tensor(places, device="cuda"), "wanted": torch.arange(31, device="cuda")}
     with device.counting() as counts:
-        if head:
-            hidden_ND = model(ids_N[None], wanted=torch.arange(31, device="cuda"), **how)
-            token_logprobs(hidden_ND, model.lm_head.weight, ids_N[1:])[0].sum().backward()
-        else:
-            model(ids_N[None], **how).sum().backward()
+        token_logprobs(model(ids_N[None], **rows), model.lm_head.weight, ids_N[1:])[0].sum().backward()
     return counts.kernels
 
 
-@pytest.mark.parametrize(("shared", "of_a_layer"), [(False, 90), (True, 94)])
-def test_training_launches_of_a_layer(shared, of_a_layer, device):
-    assert launches(device, 3, shared) - launches(device, 2, shared) == of_a_layer
-
-
-@pytest.mark.parametrize(("plain", "shared", "total"), [(False, False, 2372), (False, True, 2483), (True, False, 4796)])
-def test_training_launches_of_24_layers(plain, shared, total, device, monkeypatch):
-    """With the log-probabilities and the last block, which is always the plain one."""
+@pytest.mark.parametrize(
+    ("plain", "places", "of_a_layer", "total"),
+    [
+        (False, APART, 89, 2386),
+        (False, SHARED, 93, 2478),
+        (True, APART, 195, 4810),
+        pytest.param(True, SHARED, 199, 4902, marks=pytest.mark.full),
+    ],
+)
+def test_training_launches(plain, places, of_a_layer, total, device, monkeypatch):
+    """Of a layer, and of 24 layers and the log-probabilities; the last block is always the plain one. A first call
+    makes what later ones find."""
     if plain:
         monkeypatch.setattr(kernels, "train_block", nothing_faster)
-    assert launches(device, 24, shared, head=True) == total
+    _, two, three, all_of_them = (launches(device, layers, places) for layers in (2, 2, 3, 24))
+    assert (three - two, all_of_them) == (of_a_layer, total)
 
 
 def test_without_a_compiler_torch_takes_over(device, monkeypatch, tmp_path, capsys):

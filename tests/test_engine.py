@@ -366,6 +366,14 @@ def test_a_reused_place_keeps_nothing_of_its_last_sequence(model):
     assert one_row(engine, [1, 2]) == one_row(Engine(model, 1), [1, 2])
 
 
+def test_the_cache_grows_to_the_blocks_of_max_len():
+    """It doubles, from 2 blocks to 4, and then to 5."""
+    engine = Engine(random_model(), 1, max_len=320)
+    engine.feed(engine.open((0, 0)), [7] * 100)
+    (row,) = engine.run(1000, TEMPERATURE, frozenset())
+    assert len(row.ids) == 220 and {len(x) for x in (*engine._cache.keys, *engine._cache.values)} == {5}
+
+
 @pytest.mark.parametrize("graph", [False, True])
 def test_a_deleted_engine_frees_its_memory_at_once(graph):
     """The garbage collector does not know how much memory a device has left."""

@@ -22,6 +22,7 @@ from test_varlen import varlen_loop
 
 import lora
 from benchmarks.live import LiveStorage
+from models.checkpointing import checkpoint_blocks
 from models.decoder import RMSNorm, rotate
 from models.fast import train_block, varlen
 from models.fast.triton import block as block_triton
@@ -152,6 +153,42 @@ def test_a_model_of_fused_blocks_learns_the_same(family, layers, sequences, pack
     for name, expected in truth.items():
         allowed, error = ((x[name] - expected).norm() / expected.norm() for x in (reference, got))
         assert error < 1.2 * allowed, (name, float(error), float(allowed))
+
+
+SHARED_PROMPT = {
+    "sequences_ST": [[0, 1, 2, 3, 4, 5, 6, 7, 8, -1], [0, 1, 2, 3, 9, 10, 11, 12, 13, 14]],
+    "wanted": [3, 8, 14],
+}
+
+
+@runs
+@pytest.mark.parametrize(
+    ("family", "how"),
+    [
+        ("qwen2", {}),
+        ("qwen3", SHARED_PROMPT),
+        pytest.param("qwen2", SHARED_PROMPT, marks=pytest.mark.full),
+        pytest.param("qwen3", {}, marks=pytest.mark.full),
+    ],
+)
+def test_checkpointing_fused_blocks_changes_no_bit_of_a_gradient(family, how, packing, monkeypatch):
+    """With `wanted` the last block is the plain one."""
+    blocks, found, whole = [], [], train_block.fused_block
+    monkeypatch.setattr(train_block, "fused_block", lambda *x: blocks.append(0) or whole(*x))
+    for checkpointed in (False, True):
+        model = random_model(family).requires_grad_(False)
+        lora.inject(model, r=4)
+        for name, p in randomize(model).named_parameters():
+            p.data = p.to(DEVICE, p.dtype if ".adapters." in name else torch.bfloat16)
+        if checkpointed:
+            checkpoint_blocks(model)
+        rows = {name: torch.tensor(x, device=DEVICE) for name, x in how.items()}
+        model(torch.arange(15, device=DEVICE)[None] * 5, **rows).double().sin().sum().backward()
+        found.append({name: p.grad for name, p in model.named_parameters() if p.requires_grad})
+    plain, again = found
+    fused = 1 if how else 2
+    assert len(blocks) == fused + 2 * fused, "the backward computes each block again"
+    assert len(plain) == 28 and not [name for name in plain if not torch.equal(plain[name], again[name])]
 
 
 @runs

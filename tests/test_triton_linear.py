@@ -7,6 +7,7 @@ from conftest import random_model, randomize
 from on_triton import (
     DEVICE,
     FLOATS,
+    INTERPRETED,
     SHARED,
     assert_within_the_error_of,
     check_binary,
@@ -21,14 +22,16 @@ from on_triton import (
 import lora
 from models import decoder
 from models.engine import Engine
-from models.fast.exact import make_exact
+from models.fast.exact import ExactJoined, make_exact
+from models.fast.fused_step import Joined
+from models.fast.products import groups
 from models.fast.triton import attention as attention_triton
 from models.fast.triton import linear as linear_triton
 from models.fast.triton import logprob as logprob_triton
 from models.fast.triton import sample as sample_triton
 from models.fast.triton.linear import product
 from models.kernels import kernels
-from models.linear import Linear
+from models.linear import Linear, joint_linear
 from rl import batch
 from rl.records import Episode, Turn
 
@@ -118,6 +121,37 @@ def test_a_tiles_width_does_not_change_a_bit(dtype):
         linear_triton.multiply(wide_x[:, :200], weight, bias, wide_y[:, 20:170], columns)
         assert torch.equal(wide_y[:, 20:170], whole)
         assert (wide_y[:, :20] == 7).all() and (wide_y[:, 170:] == 7).all()
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="maps 5 GB of addresses, of which it touches 40 pages")
+def test_rows_beyond_32_bits_of_offset(tmp_path):
+    """As those of 113,360 tokens before a layer of 18,944 inputs."""
+    x_ND, weight, bias = problem(40, 32, 16, torch.bfloat16)
+    mapped = torch.from_file(str(tmp_path / "rows"), shared=True, size=39 * 2**26 + 32, dtype=torch.bfloat16)
+    far, y_NO = mapped.as_strided((40, 32), (2**26, 1)), torch.empty(40, 16, dtype=torch.bfloat16)
+    linear_triton.multiply(far.copy_(x_ND), weight, bias, y_NO)
+    assert torch.equal(y_NO, product(x_ND, weight, bias))
+
+
+@runs
+@pytest.mark.parametrize("stacked", [True, False])
+@pytest.mark.parametrize(
+    ("rank", "targets"),
+    [(3, "all-linear"), (16, ["q_proj", "v_proj", "down_proj"]), (20, "all-linear"), (40, "all-linear")],
+)
+def test_joined_layers_have_the_bits_of_training(rank, targets, stacked):
+    model = random_model("qwen2", num_hidden_layers=1).requires_grad_(False)
+    lora.inject(model, r=rank, targets=targets)
+    randomize(model)
+    for layer in (module for module in model.modules() if isinstance(module, Linear)):
+        layer.matmul = product
+    for name, p in model.named_parameters():
+        p.data = p.to(DEVICE, p.dtype if ".adapters." in name else torch.bfloat16)
+    for layers in groups(model.model.layers[0]):
+        x_ND, _, _ = problem(20, layers[0].parts().weight.shape[1], 1, torch.bfloat16)
+        with torch.no_grad():
+            outputs = ExactJoined(Joined(layers, torch.bfloat16, stacked))(x_ND), joint_linear(x_ND, *layers)
+        assert all(torch.equal(*pair) for pair in zip(*outputs, strict=True))
 
 
 @runs_no_kernel

@@ -63,7 +63,8 @@ def tables(length, E, dtype):
 @runs
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(
-    ("N", "H", "K", "E", "rank", "norms"), [(1, 2, 1, 16, 16, False), (21, 4, 2, 24, 32, True), (16, 3, 3, 64, 0, True)]
+    ("N", "H", "K", "E", "rank", "norms"),
+    [(1, 2, 1, 16, 16, False), (21, 4, 2, 24, 128, True), (16, 3, 3, 64, 0, True)],
 )
 def test_rotary_write(N, H, K, E, rank, norms, dtype):
     """Ragged rows of several blocks and places; rows without a position or a place write nothing."""
@@ -97,7 +98,7 @@ def test_rotary_write(N, H, K, E, rank, norms, dtype):
 
 @runs
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize(("N", "width", "rank"), [(1, 80, 16), (19, 130, 32), (4, 64, 0)])
+@pytest.mark.parametrize(("N", "width", "rank"), [(1, 80, 16), (19, 130, 128), (4, 64, 0)])
 def test_swiglu(N, width, rank, dtype):
     wide = torch.float64 if dtype == torch.float32 else torch.float32  # an exact sum: torch's own varies by CPU
     x, up = draw(N, 2 * width + 2 * rank, dtype=dtype), draw(2 * width, rank, dtype=dtype) / 4
@@ -134,12 +135,14 @@ def launched(monkeypatch, N, D, H, K, E, inner, rank, dtype=torch.bfloat16):
     ("shape", "dtype"),
     [
         pytest.param((64, 896, 14, 2, 64, 4864, 16), torch.bfloat16, marks=pytest.mark.full),
-        ((256, 8192, 64, 8, 128, 28672, 64), torch.bfloat16),
-        pytest.param((64, 3584, 28, 4, 128, 18944, 16), torch.float32, marks=pytest.mark.full),
+        pytest.param((256, 8192, 64, 8, 128, 28672, 64), torch.bfloat16, marks=pytest.mark.full),
+        ((256, 8192, 64, 8, 128, 28672, 4096), torch.bfloat16),
+        pytest.param((64, 3584, 28, 4, 128, 18944, 4096), torch.float32, marks=pytest.mark.full),
     ],
-    ids=["0.5B", "70B", "7B float32"],
+    ids=["0.5B", "70B", "largest rank", "largest rank, float32"],
 )
 def test_they_compile_and_fit_the_chip(arch, shape, dtype, monkeypatch, tmp_path):
+    """Also with rank 4096, the largest that lora/files.py accepts."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for launch in launched(monkeypatch, *shape, dtype=dtype):
         binary = compiled(*launch, arch)[1]()

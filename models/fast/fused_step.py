@@ -1,4 +1,4 @@
-"""The decoder over rows of the cache on CUDA: eleven kernels a layer, for decoding and for prompts.
+"""The decoder over rows of the cache on CUDA, for decoding and for prompts: with stacked weights 11 kernels a layer.
 
 Layers that read the same input are one product, which also gives the adapters' low-rank inputs; triton/step.py's
 kernels add the adapters and do everything between the products. models/decoder.py's functions are the reference.

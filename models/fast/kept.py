@@ -10,18 +10,22 @@ from typing import Any
 
 import torch
 
+from models.kernels import kernels
+
 _last: Any = None  # the models.engine.Engine of the rollout before
+_sampler: Any = None  # the sampler in its graphs, which models/truncation.py replaces for a while
 
 
 def engine(make: Callable, model, max_rows: int, max_len: int, version: Callable):
     """Implement the hook of models/kernels.py: an engine without open slots, made by `make` from the other arguments,
-    or the one before, if it is of this model and these sizes."""
-    global _last
+    or the one before, if it is of this model, these sizes and this sampler."""
+    global _last, _sampler
     before, _last = _last, None
-    if before is None or before._slots or (before.model, before.max_rows, before.max_len) != (model, max_rows, max_len):
+    wanted = model, max_rows, max_len, kernels.sample
+    if before is None or before._slots or (before.model, before.max_rows, before.max_len, _sampler) != wanted:
         before = None  # its memory is free for the new one
         before = make(model, max_rows, max_len, version)
-    before.version = version
+    before.version, _sampler = version, kernels.sample
     _last = before if before._ahead is not None and model.lm_head.weight.is_cuda and is_small(before) else None
     return before
 

@@ -84,7 +84,7 @@ def pair_product(a, b, rows, columns, limit, K, a_row, b_inner, b_column, INNER:
     for start in range(0, K, INNER):
         inner = start + tl.arange(0, INNER)
         inside = (inner < K)[:, None]
-        x = tl.load(a + (rows[:, None] * a_row + inner[None, :]), mask=inner[None, :] < K, other=0)
+        x = tl.load(a + (rows[:, None].to(tl.int64) * a_row + inner[None, :]), mask=inner[None, :] < K, other=0)
         at = b + (inner[:, None] * b_inner + columns[None, :] * b_column)
         y = tl.load(at, mask=inside & (columns < limit)[None, :], other=0)
         z = tl.load(at + COLUMNS * b_column, mask=inside & (columns + COLUMNS < limit)[None, :], other=0)

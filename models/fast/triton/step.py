@@ -80,10 +80,14 @@ def _with_adapter(base, low_at, up, rows, columns, inside, there, RANK: tl.const
     """Return base + low @ up.T for columns of a layer's output, rounded as `base` is; low_at points at each row's
     low-rank input."""
     if up is not None:
-        rank = tl.arange(0, RANK)
-        low = tl.load(low_at[:, None] + rank[None, :], mask=there[:, None], other=0)
-        factors = tl.load(up + columns[None, :] * RANK + rank[:, None], mask=inside[None, :], other=0)
-        sums = tl.dot(low, factors, base.to(tl.float32), input_precision="ieee")
+        MOST: tl.constexpr = 1024 // base.dtype.primitive_bitwidth  # so that the factors stay in registers
+        INNER: tl.constexpr = RANK if RANK < MOST else MOST
+        sums = base.to(tl.float32)
+        for start in range(0, RANK, INNER):
+            rank = start + tl.arange(0, INNER)
+            low = tl.load(low_at[:, None] + rank[None, :], mask=there[:, None], other=0)
+            factors = tl.load(up + columns[None, :] * RANK + rank[:, None], mask=inside[None, :], other=0)
+            sums = tl.dot(low, factors, sums, input_precision="ieee")
         return sums.to(base.dtype)
     return base
 
