@@ -39,7 +39,7 @@ from rl.whole_split import with_every_task
 class Keys:
     adapter: str = "base"  # adapters' folders by comma, compared on the same tasks; base: without an adapter
     split: Literal["test", "val", "train"] = "test"  # tasks to play
-    n: NotNegative[int] = 200  # number of tasks; 0: each task of data= once, in order, with splits=own
+    n: NotNegative[int] = 200  # number of tasks; 0: each task of a file once, in order: with splits=own, or of env=qa
     top_k: NotNegative[int] = 0  # sample from that many most likely tokens; 0: all, as in training
     top_p: Positive[float] = 1.0  # sample from the fewest tokens that have this probability together
     server: str = ""  # play here, at http://host:port/v1 of the OpenAI protocol; model= and adapter= are its names

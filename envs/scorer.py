@@ -3,6 +3,7 @@
 import sys
 import traceback
 from collections.abc import Callable
+from copy import deepcopy
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from numbers import Real
@@ -41,7 +42,7 @@ def load(scorer: str) -> Callable[[str, dict], float]:
 def score(scorer: str, reply: str, row: dict) -> float:
     """Return the score of a reply. Raise EnvironmentFailed if the function fails or returns no number from 0 to 1."""
     try:
-        found = load(scorer)(reply, dict(row))
+        found = load(scorer)(reply, deepcopy(row))
         rounded = round(float(found), DIGITS) if isinstance(found, Real) else None
     except (Exception, SystemExit) as error:
         raise EnvironmentFailed(described(error, file_of(scorer))) from error

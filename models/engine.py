@@ -183,7 +183,7 @@ class Engine:
         while waiting := {i: len(self._slots[i].pending) - 1 for i in slots if len(self._slots[i].pending) > 1}:
             counts, budget, longest = {}, PREFILL_TOKENS, max(waiting.values())
             for i, count in waiting.items():
-                # Attention pads to the longest of a pass: at most half of it is padding, and none leaves the cache.
+                # A pass is padded to its longest row: take rows of at least half of it that have room for that.
                 inside = count == longest or self._slots[i].length + longest <= self.max_len
                 if inside and 2 * count >= longest and (count <= budget or not counts):
                     counts[i], budget = min(count, budget), max(budget - count, 0)

@@ -56,16 +56,20 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
     first, found = "", {}
     for name in adapters:
         played = _played(settings_of(Path(name)) or {}, own)
-        for key in played:
-            if key.endswith(".match") and scorer.file_of(str(played[key])):
-                executed = f"{name} was trained with {key}={played[key]}, which is a program"
-                raise ArgumentError(f"{executed}; give {key}= yourself to execute it")
+        for key in programs(played):
+            executed = f"{name} was trained with {key}={played[key]}, which is a program"
+            raise ArgumentError(f"{executed}; give {key}= yourself to execute it")
         for key in sorted(played.keys() & found.keys()):
             if played[key] != found[key]:
                 pair = f"{first} was trained with {key}={word(found[key])}, {name} with {key}={word(played[key])}"
                 raise ArgumentError(f"{pair}; give {key}= for all of them, or evaluate them one by one")
         first, found = first or (name if played else ""), {**played, **found}
     return [*(f"{key}={word(value)}" for key, value in sorted(found.items())), *words]
+
+
+def programs(settings: dict[str, Any]) -> list[str]:
+    """Return the keys that name a program of whoever made the settings."""
+    return [key for key, value in settings.items() if key.endswith(".match") and scorer.file_of(str(value))]
 
 
 def what_is_played(cfg: Any, keys: Any = None) -> dict[str, Any]:

@@ -40,20 +40,17 @@ class Probes:
 def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, prompts: int, device: str) -> Probes:
     """Return the sentence and, if the settings of the adapter's run are beside it, `prompts` held-out tasks.
 
-    There are none of a server (env=http), and none for a run that learned rows of data= instead of tasks.
+    There are none of a server (env=http), none for a run that learned rows of data= instead of tasks, and none where
+    the settings name a program, which would be executed.
 
     Raise ValueError if the environment fails, such as its sandbox.
     """
     ids = tokenizer.encode(sentence)
     rows, spans, env = [ids], [range(len(ids))], ""
     settings = as_trained.settings_of(adapter)
-    settings = {} if settings is None or settings.get("data") else settings
-    played = mixture(str(settings.get("env", config.Common.env)))
-    if prompts and settings and "http" not in played:
-        rule = (
-            ["qa.match=text"] if "qa" in played else []
-        )  # nothing is scored, so no program that the settings name runs
-        words = as_trained.with_settings([f"model={base}", *rule], [str(adapter)])
+    settings = {} if settings is None or settings.get("data") or as_trained.programs(settings) else settings
+    if prompts and settings and "http" not in mixture(str(settings.get("env", config.Common.env))):
+        words = as_trained.with_settings([f"model={base}"], [str(adapter)])
         cfg = config.resolve(arguments.split(words))
         env, tokenizer = cfg.env, load_tokenizer(base, cfg.thinking)
         for task in make_tasks(cfg, 0, prompts, 1, SPLIT, EVAL_STREAM, cfg.order):

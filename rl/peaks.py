@@ -211,7 +211,7 @@ def forward(sizes: Sizes, cfg: Any, held: Any, tokens: int, new: int) -> float:
     if cfg.device != "cpu":
         return mlp
     rows = 2 * s.D + 2 * s.E + 2 * s.Q + 3 * s.K  # as above; the projections, and those that are rotated
-    return max(mlp, tokens * w * rows + attention(s, w, tokens, new, new))
+    return max(mlp, tokens * w * rows + attention(s, w, tokens, min(new, tokens), new))
 
 
 def attention(sizes: Sizes, w: int, tokens: int, new: int, length: int) -> float:
@@ -229,7 +229,8 @@ def rollout(sizes: Sizes, cfg: Any, held: Any) -> float:
     """Return the bytes of the cache when every row is full, and of a prefill or a step beside it; of both engines where
     an environment asks the frozen base."""
     s, on_cpu, batch = sizes, cfg.device == "cpu", sampled_together(cfg)
-    engines = cache(s, cfg) + held.stacks + (cache(s, cfg) + held.base_stacks if asked_of_base(cfg) else 0)
+    asked = cfg.rollout_batch_size if on_cpu else padded(cfg.rollout_batch_size)  # an episode may ask several times
+    engines = cache(s, cfg) + held.stacks + (cache(s, cfg, asked) + held.base_stacks if asked_of_base(cfg) else 0)
     step = padded(batch) * s.V * (20 if on_cpu else 4) + held.slab  # short prompts take the step's copies too
     prefill = forward(s, cfg, held, min(PREFILL_TOKENS, batch * cfg.max_len), cfg.max_len)
     more = max(observation(s, cfg, held, batch), cache(s, cfg) / s.L) if on_cpu else 0  # one layer's blocks grow
@@ -254,9 +255,10 @@ def sampled_together(cfg: Any) -> int:
     return rows if cfg.device == "cpu" else padded(rows)
 
 
-def cache(sizes: Sizes, cfg: Any) -> int:
-    """Return the bytes of keys and values when every row is full; on CUDA they are allocated at once."""
-    batch = sampled_together(cfg)
+def cache(sizes: Sizes, cfg: Any, batch: int = 0) -> int:
+    """Return the bytes of keys and values when every row is full; on CUDA they are allocated at once. batch: rows, by
+    default those of a run's rollouts."""
+    batch = batch or sampled_together(cfg)
     blocks = max(-(-cfg.max_len // KEY_BLOCK), 2 if cfg.device == "cpu" else 1)
     tokens = blocks * KEY_BLOCK
     return 2 * sizes.L * batch * tokens * sizes.K * width(cfg)

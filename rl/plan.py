@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import torch
+
 from models.config import read_config
 from models.sizes import Sizes, sizes_of
 from rl.arguments import ArgumentError
@@ -20,6 +22,8 @@ def print_and_exit(cfg: Any) -> NoReturn:
         sizes = sizes_of(read_config(config_folder(cfg.model)))
     except (OSError, ValueError) as error:
         raise ArgumentError(str(error)) from None
+    if cfg.threads:
+        torch.set_num_threads(cfg.threads)  # as the run, whose products are tried
     cfg = settled(sizes, cfg)
     needs = phases(sizes, cfg)
     found = [] if fits(needs, limit) else what_fits(sizes, cfg, limit)

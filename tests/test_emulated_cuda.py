@@ -322,8 +322,10 @@ def test_an_engine_serves_the_next_rollout_with_its_graphs(device, monkeypatch):
         make, before = lambda *args: Engine(*args), kept._last
         return kept.engine(make, model, 2, 60, lora.adapter_version(model)) is before
 
-    assert stays() and kept.engine(Engine, model, 1, 60, lora.adapter_version(model)) is not engine
-    assert not stays() and stays(), "the one before has another size"
+    assert stays() and kept.engine(Engine, model, 1, 60, lora.adapter_version(model)) is engine, "it has a row more"
+    assert kept.engine(Engine, model, 3, 60, lora.adapter_version(model)) is not engine
+    assert stays() and kept.engine(Engine, model, 2, 50, lora.adapter_version(model)) is not engine
+    assert not stays() and stays(), "the one before has another length"
     kept._last.open((0, 0))
     assert not stays(), "a rollout that failed leaves slots open"
     kept.drop()

@@ -278,3 +278,20 @@ def test_plan_counts_no_more_rows_than_episodes():
         return peaks.phases(sizes, cfg)["rollout"]
 
     assert planned(64, 8) == planned(32, 8) == planned(32, 64) < planned(64, 64)
+
+
+def test_the_frozen_bases_cache_has_all_rows():
+    """An episode may ask it several times at once, so it is not made for the episodes alone."""
+    sizes = sizes_of(parse_config(SHAPES["7b"]))
+    words = [
+        "algo=grpo",
+        "env=planner",
+        "planner.worker=model",
+        "episodes=16",
+        "batch_size=16",
+        "eval_episodes=0",
+        *PLAIN,
+    ]
+    cfg = replace(config.parse([*words, "rollout_batch_size=64"]), device="cuda", dtype="bfloat16")
+    more = peaks.phases(sizes, cfg)["rollout"] - peaks.phases(sizes, replace(cfg, rollout_batch_size=16))["rollout"]
+    assert more == 3 * peaks.cache(sizes, replace(cfg, rollout_batch_size=16))

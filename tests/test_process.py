@@ -191,7 +191,7 @@ def test_weights_of_a_large_model_come_from_memory_in_the_trial(weights, count, 
     multiplied = {process._product: [], process._packed_product: []}
     monkeypatch.setattr(packed, "pack_weight", lambda weight, by: weight)
     monkeypatch.setattr(packed, "multiply", F.linear)
-    monkeypatch.setattr(process, "speedup", lambda *both: [multiply_all(one, multiplied) for one in both] and 1.0)
+    monkeypatch.setattr(process, "speedup", lambda *both: [multiply_all(one, multiplied) for one in both[:2]] and 1.0)
     assert process.speedup_by(LIBRARIES[0], 512, 4096, torch.float32, weights) == 1.0
     for found in multiplied.values():
         assert len(set(found)) == count and len(found) == 20 * len(process.ROWS_LARGE if count > 1 else process.ROWS)

@@ -151,6 +151,9 @@ NUMBERS = [
     ("$\\boxed{\\$42}$, not 3", 42),
     ("\\boxed{\\frac{1}{2}}", 0.5),
     ("-\\dfrac{3}{4}", -0.75),
+    ("\\boxed{3\\frac{1}{2}}", 3.5),
+    ("-2 \\tfrac{1}{4}", -2.25),
+    ("\\boxed{\\frac12}", 0.5),
     ("\\boxed{x = 5}", 5),
     ("#### Step 2\nThe answer is 8", 8),
     ("it is \N{MINUS SIGN}3.5 m", -3.5),
@@ -213,7 +216,7 @@ def test_hostile_replies_are_wrong_and_fast(match, tmp_path):
     )
     for reply in [*HOSTILE, "nan", "inf", "1e999", "-", "/", "#### " * 30_000, "\\boxed{" * 20_000, "1/" * 50_000]:
         assert score(env, reply) == 0
-    for piece in ("9,", "1e", "1e9", "#### \n", "\\frac{1}{", ".", "- ", "$", "1 / "):
+    for piece in ("3\\frac{,}{2}", "9,", "1e", "1e9", "#### \n", "\\frac{1}{", ".", "- ", "$", "1 / "):
         final_number(piece * 50_000)
     assert time.process_time() - began < 5
 
@@ -453,7 +456,8 @@ def test_golden_transcripts():
 def test_an_adapters_settings_execute_no_program(tmp_path):
     """It may be somebody else's. The word of whoever evaluates it does."""
     (tmp_path / "scorer.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\ndef score(reply, row): return 1")
-    data, program = write(tmp_path / "rows.jsonl", SUMS), f"{tmp_path}/scorer.py:score"
+    rows_without_answers = [{"question": row["question"]} for row in SUMS]
+    data, program = write(tmp_path / "rows.jsonl", rows_without_answers), f"{tmp_path}/scorer.py:score"
     adapter = tmp_path / "adapter"
     model = load_model("tiny")
     lora.inject(model, 4)
@@ -467,3 +471,14 @@ def test_an_adapters_settings_execute_no_program(tmp_path):
     assert (code, err) == (0, "") and not (tmp_path / "executed").exists()
     code, out, _ = run_program(*words, f"qa.match={program}")
     assert code == 0 and (tmp_path / "executed").exists() and "sampled success 100.0%" in out
+
+
+def test_a_scorer_does_not_change_the_rows_of_later_episodes(tmp_path):
+    """Rows of a JSON array are read once and kept."""
+    (tmp_path / "scorer.py").write_text("def score(reply, row):\n    return float(len(row['words'].pop()))\n")
+    rows_of_words = [{"question": f"word {i}", "words": ["a"]} for i in range(40)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows_of_words))
+    env = envs.make("qa", data=str(tmp_path / "rows.json"), match=f"{tmp_path}/scorer.py:score")
+    for _ in range(2):
+        env.reset(0, "train")
+        assert env.step("a").reward == 1

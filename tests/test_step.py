@@ -188,8 +188,6 @@ def test_the_trial_takes_the_first_layers_of_every_kind(windows, count, monkeypa
     assert [p.data_ptr() for p in short.parameters()] == [
         p.data_ptr() for name, p in model.named_parameters() if not name.startswith(tuple(after(count)))
     ]
-    monkeypatch.setattr(decode, "_agrees", lambda step, short: len(short.model.layers) < count)
-    assert decode.exact_step(random_model(num_hidden_layers=6, **options)) is None
 
 
 def after(count: int) -> list[str]:

@@ -18,11 +18,11 @@ _sampler: Any = None  # the sampler in its graphs, which models/truncation.py re
 
 def engine(make: Callable, model, max_rows: int, max_len: int, version: Callable):
     """Implement the hook of models/kernels.py: an engine without open slots, made by `make` from the other arguments,
-    or the one before, if it is of this model, these sizes and this sampler."""
+    or the one before, if it is of this model, length and sampler and has as many rows or more."""
     global _last, _sampler
     before, _last = _last, None
-    wanted = model, max_rows, max_len, kernels.sample
-    if before is None or before._slots or (before.model, before.max_rows, before.max_len, _sampler) != wanted:
+    fits = before is not None and not before._slots and before.max_rows >= max_rows
+    if not fits or (before.model, before.max_len, _sampler) != (model, max_len, kernels.sample):
         before = None  # its memory is free for the new one
         before = make(model, max_rows, max_len, version)
     before.version, _sampler = version, kernels.sample

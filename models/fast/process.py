@@ -27,7 +27,7 @@ NAMES = {
 }
 ROWS, ROWS_LARGE, PAIRS = (16, 256), (16, 64, 256), 15  # of the products that are timed: sampling and training
 WIDEST, WIDEST_LARGE = 768, 4096  # inputs and outputs of them: of a model that stays in a cache, and of a larger one
-READ = 2**25  # numbers of a larger model's weights that are multiplied in turn: more than a cache keeps
+READ = 2**25  # numbers of a larger model's weights that are multiplied in turn, at most: 128 MiB in float32
 LONGEST = 0.1  # seconds for a library and a number of rows; a CPU without products of 16 bits may take that for one
 BATCHES = (16, 32, 64, 128, 256)  # of small products, as decoding multiplies queries by blocks of keys
 KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
@@ -90,8 +90,9 @@ def speedup_by(by: Library, inputs: int, outputs: int, dtype: torch.dtype = torc
     """Return the speed of products from a library's copies of weights [outputs, inputs] over that of plain ones:
     `speedup` with few and with many rows, and the geometric mean of these.
 
-    weights: of the whole model. If they stay in a cache from one step to the next, one matrix is multiplied again and
-    again. Of a larger model several are, in turn, so that each comes from memory: with few rows reading takes longest.
+    weights: of the whole model. A small model's stay in a cache: one matrix is multiplied repeatedly. Of a larger model
+    several matrices are multiplied in turn, so that each is read from memory, which takes most of the time with few
+    rows.
     """
     large = weights >= ONE_THREAD
     shape = [min(size, WIDEST_LARGE if large else WIDEST) for size in (outputs, inputs)]
@@ -102,7 +103,8 @@ def speedup_by(by: Library, inputs: int, outputs: int, dtype: torch.dtype = torc
     speedups = []
     for rows in ROWS_LARGE if large else ROWS:
         x, own, packs = torch.ones(rows, shape[1], dtype=dtype), itertools.cycle(matrices), itertools.cycle(copies)
-        speedups.append(speedup(partial(_product, x, own), partial(_packed_product, x, packs)))
+        clock = time.process_time if large else time.thread_time  # of all threads, also those that wait for others
+        speedups.append(speedup(partial(_product, x, own), partial(_packed_product, x, packs), clock))
     torch.set_num_threads(threads)
     return geometric_mean(speedups)
 
@@ -150,17 +152,21 @@ def _by_onednn(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         return torch.bmm(queries, keys)
 
 
-def speedup(plain: Callable, other: Callable) -> float:
+def speedup(plain: Callable, other: Callable, clock: Callable[[], float] | None = None) -> float:
     """Return the least CPU time of a plain product over the least of another, of PAIRS pairs after the first, or of the
     fewer that LONGEST seconds allow. Other programs share caches, so they lengthen CPU time too, but not every time:
-    the least hardly changes from run to run, and with it the library that is chosen."""
-    times, ends = [], time.thread_time() + LONGEST
-    while not times or (len(times) <= PAIRS and time.thread_time() < ends):
-        began = time.thread_time()
+    the least hardly changes from run to run, and with it the library that is chosen.
+
+    clock: of CPU time, by default this thread's.
+    """
+    clock = clock or time.thread_time
+    times, ends = [], clock() + LONGEST
+    while not times or (len(times) <= PAIRS and clock() < ends):
+        began = clock()
         plain()
-        middle = time.thread_time()
+        middle = clock()
         other()
-        times.append((middle - began, time.thread_time() - middle))
+        times.append((middle - began, clock() - middle))
     ours, theirs = (min(column) for column in zip(*(times[1:] or times), strict=True))  # the first chooses kernels
     return ours / theirs
 
