@@ -42,12 +42,13 @@ from rl.adapter_only import logprobs, open_adapted
 from rl.adapter_only import write as write_adapter
 from rl.arguments import NotNegative, Positive
 from rl.as_trained import SAVED, settings_file
-from rl.certificate import PROMPTS, Probes, certificate, make_probes, shortfall
+from rl.certificate import Probes, certificate, make_probes, shortfall
 from rl.certificate import describe as describe_certificate
 from rl.checkpoint import copy_tokenizer
 from rl.guard import ends, keep, signals
 from rl.guard.files import new_folder
 from rl.model_card import CARD, merge_section, model_card, vllm_section
+from rl.peaks import PROMPTS
 from rl.quantised import trained_over
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -15,11 +15,10 @@ from envs import EnvironmentFailed
 from models import Tokenizer, load_tokenizer
 from rl import arguments, as_trained, config
 from rl.evaluate import EVAL_STREAM
+from rl.peaks import MOST_TOKENS
 from rl.tasks import make_env, make_tasks, mixture
 
 SPLIT = "test"
-MOST_TOKENS = 64  # of a reply
-PROMPTS = 8  # held-out tasks, unless prompts= says otherwise
 
 
 @dataclass(frozen=True)

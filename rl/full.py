@@ -16,10 +16,8 @@ from models import CausalLM, Tokenizer
 from models.checkpoints.export import save_model
 from rl import ranks
 from rl.arguments import ArgumentError
+from rl.guard.fits import asked_of_base
 from rl.state import TrainState
-from rl.tasks import mixture
-
-ASK_BASE = (("planner", "worker", "worker"), ("tau_retail", "user", "customer"))  # environment, key, the base's role
 
 
 def check(cfg: Any) -> None:
@@ -32,14 +30,6 @@ def check(cfg: Any) -> None:
         raise ArgumentError(f"quant={cfg.quant} freezes the weights that lora.r=0 trains; choose one of the two")
     if cfg.resume_from:
         raise ArgumentError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
-
-
-def asked_of_base(cfg: Any) -> list[tuple[str, str, str]]:
-    """Return the entries of ASK_BASE that hold in a run: those whose environment asks the frozen base."""
-    played = mixture(cfg.env)
-    return [
-        (env, key, role) for env, key, role in ASK_BASE if env in played and getattr(getattr(cfg, env), key) == "model"
-    ]
 
 
 def train_all(model: CausalLM) -> None:

@@ -21,11 +21,11 @@ from models.linear import ROW_MULTIPLE
 from models.quant import layout
 from models.sizes import Sizes
 from rl.arguments import ArgumentError
-from rl.full import asked_of_base
-from rl.guard.fits import check_stored
+from rl.guard.fits import asked_of_base, check_stored
 from rl.guard.sums import SHARES, adds_in_place, most_held
 
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
+PROMPTS, MOST_TOKENS = 8, 64  # of merge.py's certificate: held-out tasks, unless prompts= says otherwise; of a reply
 MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0}  # bytes of the optimizer's state for a trained weight
 
 
@@ -277,8 +277,6 @@ def merge(sizes: Sizes, cfg: Any, held: Any) -> float:
     block makes of prompts of max_len or, while the update of its largest layer is measured, that update and pieces of
     it. Embedding and head are mapped from their files. At the end the distributions of three passes are compared.
     """
-    from rl.certificate import MOST_TOKENS, PROMPTS
-
     s, plain, tokens = sizes, replace(cfg, device="cpu", dtype="float32"), (PROMPTS + 1) * cfg.max_len
     adapters = sum(4 * cfg.lora.r * (outputs + inputs) for outputs, inputs in adapted(s, cfg)) if cfg.lora.r else 0
     distributions = 4 * (PROMPTS + 1) * MOST_TOKENS * s.V

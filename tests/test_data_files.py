@@ -222,7 +222,10 @@ def test_tasks_that_do_not_end_are_not_all_tried(kind, tmp_path):
     """A thousand of them would take an hour."""
     check, solution = CHECKS[kind]
     env = envs.make("os_interaction", data=written(tmp_path, {"check": check, "example": solution}, 300))
-    with modest(), pytest.raises(ValueError, match=r"3 of the first 3 tasks of split train do not end; [^\n]+$"):
+    with (
+        modest(seconds=5.0),
+        pytest.raises(ValueError, match=r"3 of the first 3 tasks of split train do not end; [^\n]+$"),
+    ):
         env.reset(0)
 
 

@@ -3,12 +3,14 @@ planted, some of them by allocations that no machine can make."""
 
 import json
 from dataclasses import replace
+from functools import partialmethod
 
 import pytest
 import torch
 from conftest import run_program
 from test_learning import make_state, play
 
+from models.cache import KVCache
 from models.fast import trial
 from models.weights import TINY
 from rl import config, out_of_memory, update
@@ -174,7 +176,13 @@ def test_a_run_goes_on_after_out_of_memory(monkeypatch, tmp_path):
     assert runs[0] == runs[1]
 
 
-def test_a_cache_that_no_machine_holds_is_one_line(tmp_path):
+def with_rows(cache, make, rows: int, model, _, *more) -> None:
+    """Make a cache of so many rows; a rollout would need as many tasks."""
+    make(cache, model, rows, *more)
+
+
+def test_a_cache_that_no_machine_holds_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(KVCache, "__init__", partialmethod(with_rows, KVCache.__init__, 10**9))
     code, _, err = run_program(*TRAIN, "eval_episodes=0", "rollout_batch_size=1000000000", f"out={tmp_path}/run")
     assert code == 1 and err.startswith("train.py: out of memory in collect (") and err.count("\n") == 1
     code, _, err = run_program("eval.py", "n=1", "rollout_batch_size=1000000000")

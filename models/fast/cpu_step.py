@@ -217,7 +217,10 @@ def exact_step(model: CausalLM) -> CPUStep | None:
 
 def _first_layers(model: CausalLM, shapes: tuple) -> CausalLM:
     """Return a model of the first layers, which are this model's own: two, or as many as have every kind of layer. A
-    kind is a window, a rotary embedding and its part of `shapes`."""
+    kind is a window, a rotary embedding and its part of `shapes`. Of sharded weights it is the whole model: FSDP
+    gathers by module."""
+    if type(model) is not CausalLM:
+        return model
     cfg, blocks = model.config, model.model.layers
     kinds = list(zip(cfg.windows, cfg.ropes, shapes, strict=True))
     count = min(len(blocks), max(2, 1 + max(map(kinds.index, kinds))))

@@ -8,6 +8,9 @@ import torch
 from models.config import ModelConfig, read_config
 from models.weights import resolve
 from rl.arguments import ArgumentError
+from rl.tasks import mixture
+
+ASK_BASE = (("planner", "worker", "worker"), ("tau_retail", "user", "customer"))  # environment, key, the base's role
 
 
 def config_folder(model: str) -> Path:
@@ -17,6 +20,14 @@ def config_folder(model: str) -> Path:
     from models.checkpoints.hub import download_config
 
     return download_config(model)
+
+
+def asked_of_base(cfg: Any) -> list[tuple[str, str, str]]:
+    """Return the entries of ASK_BASE that hold in a run: those whose environment asks the frozen base."""
+    played = mixture(cfg.env)
+    return [
+        (env, key, role) for env, key, role in ASK_BASE if env in played and getattr(getattr(cfg, env), key) == "model"
+    ]
 
 
 def stored(model: str) -> str:
