@@ -109,9 +109,9 @@ READ_BY_EVAL = {
     "max_new_tokens",
     "max_len",
     "max_turns",
+    "sandbox",
 }
 READ_BY_EVAL |= {"rollout_batch_size", "dtype", "quant", "device", "exact", "threads", "products", "ranks", "shard"}
-READ_BY_EVAL |= {"sandbox"}
 
 
 def settings_text(

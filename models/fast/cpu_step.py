@@ -202,7 +202,7 @@ def exact_step(model: CausalLM) -> CPUStep | None:
     copied = (packed.weight_copy([layer.weight for layer in group]) is not None for group in chain(*inputs))
     if _size(model) > FEW_CALLS and not all(copied):
         return None
-    layers = [list(chain(*groups_of_block)) for groups_of_block in inputs]
+    layers = [list(chain(*block)) for block in inputs]
     shapes = tuple(tuple((x.weight.requires_grad, x.A is None or x.A.shape) for x in block) for block in layers)
     agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), packed.library, onednn.least_batch, shapes)
     if kind not in agreed:
