@@ -16,7 +16,6 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 
 from models.cache import KVCache
 from models.decoder import CausalLM
@@ -270,12 +269,11 @@ def sample(hidden_BD, weight_VD, temperature: float, uniforms_B: torch.Tensor | 
     temperature 0 the most likely token."""
     if (sampled := kernels.sample(hidden_BD, weight_VD, temperature, uniforms_B)) is not None:
         return sampled
-    B, logits = len(hidden_BD), head_logits(hidden_BD, weight_VD, temperature or 1.0)  # with padding rows
+    logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)[: len(hidden_BD)]
     if temperature == 0:
         ids_B = logits.argmax(-1)
     else:
         cumulative = logits.softmax(-1).cumsum(-1, dtype=torch.float64)
-        target = F.pad(uniforms_B.to(cumulative.device), (0, len(logits) - B))[:, None] * cumulative[:, -1:]
+        target = uniforms_B.to(cumulative.device)[:, None] * cumulative[:, -1:]
         ids_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=len(weight_VD) - 1)
-    logprobs_B = (logits.gather(1, ids_B[:, None]) - log_normalizer(logits))[:, 0]
-    return ids_B[:B], logprobs_B[:B]
+    return ids_B, (logits.gather(1, ids_B[:, None]) - log_normalizer(logits))[:, 0]

@@ -70,11 +70,11 @@ class _TokenLogprobs(torch.autograd.Function):
 
 def slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield (first word, logits / temperature [N padded to ROW_MULTIPLE, words]) of each slab of the vocabulary."""
-    padding = -len(hidden_ND) % ROW_MULTIPLE
+    rows, padding = len(hidden_ND), -len(hidden_ND) % ROW_MULTIPLE
     hidden_ND = F.pad(hidden_ND, (0, 0, 0, padding)) if padding else hidden_ND
     wide = torch.promote_types(weight_VD.dtype, torch.float32)
     for start in range(0, len(weight_VD), SLAB):
-        logits = kernels.slab_logits(hidden_ND, weight_VD, start, SLAB, wide)
+        logits = kernels.slab_logits(hidden_ND, rows, weight_VD, start, SLAB, wide)
         if logits is None:
             logits = F.linear(hidden_ND.to(wide), weight_VD[start : start + SLAB].to(wide))
         yield start, logits if temperature == 1 else logits.div_(temperature)

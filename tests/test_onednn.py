@@ -177,6 +177,26 @@ def test_mkl_multiplies_as_float32_whatever_the_rows_and_threads(inputs, outputs
             assert torch.equal(packed.multiply(strided, copy, b), packed.multiply(strided.contiguous(), copy, b))
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 16])
+@torch.no_grad()
+def test_padding_rows_are_multiplied_only_where_a_row_depends_on_others(number, library, threads, monkeypatch):
+    """Left out, they leave the bits of the other rows as they are, and zeros in their place."""
+    threads(number)
+    generator, multiply, taken = torch.Generator().manual_seed(0), packed.multiply, []
+    x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((32, 896), (200, 896), (200,)))
+    copy = packed.pack_weight(weight)
+    expected = multiply(x, copy, bias)
+    independent = packed.independent_rows(library, 200, 896, number)
+    monkeypatch.setattr(packed, "multiply", lambda x, *rest: taken.append(len(x)) or multiply(x, *rest))
+    for rows in (1, 3, 9, 17, 31, 32):
+        product = packed.multiply_first(x, rows, copy, bias)
+        assert product.shape == expected.shape and torch.equal(product[:rows], expected[:rows])
+        assert taken.pop() == (rows if independent else 32) and not taken
+        assert not independent or not product[rows:].any()
+    monkeypatch.setattr(packed, "independent_rows", lambda *_: False)
+    assert torch.equal(packed.multiply_first(x, 1, copy, bias), expected) and taken == [32]
+
+
 def test_copies_stay_within_their_share_of_memory(library, monkeypatch):
     first, second, _ = layers()
     room = packed.bytes_of_copies() + 4 * first.weight.numel()

@@ -89,7 +89,7 @@ def test_plain_products_leave_weights_as_they_lie(products):
 def test_copies_are_made_where_they_pay(by, speedup, chosen, products, monkeypatch):
     """With AVX-512: oneDNN's where they are faster, MKL's where they are not clearly slower."""
     monkeypatch.setattr(onednn, "multiplies_float32", lambda: True)
-    monkeypatch.setattr(packed, "independent_rows", lambda _: True)
+    monkeypatch.setattr(packed, "independent_rows", lambda *_: True)
     monkeypatch.setattr(process, "speedup_by", lambda name, *_: speedup if name == by else 0.5)
     name = {"onednn": "oneDNN", "mkl": "MKL"}[by]
     assert f"{name}'s {speedup:.2f}x" in process.choose_products()
@@ -102,7 +102,7 @@ def test_the_choice_hangs_on_no_noise_without_avx512(by, speedup, taken, product
     """The first three are ends of what trials of a Zen 3 beside other programs found, where runs of one command once
     chose differently. MKL's bits depend on the number of rows there, so equal speed is no reason to take its copies."""
     monkeypatch.setattr(onednn, "multiplies_float32", lambda: False)
-    monkeypatch.setattr(packed, "independent_rows", lambda _: False)
+    monkeypatch.setattr(packed, "independent_rows", lambda *_: False)
     monkeypatch.setattr(process, "speedup_by", lambda name, *_: speedup if name == by else 0.9)
     process.choose_products()
     assert packed.library == (by if taken else "plain")

@@ -76,7 +76,7 @@ class CPUStep(Step):
         out_BHE = attended_ND[:B].view(B, H, E)
         x_ND = F.embedding(padded(ids_B, N), decoder.embed_tokens.weight)
         for i, layer in enumerate(self.layers):
-            heads_NHE = layer.qkv.joint(norm(x_ND, layer.block.input_layernorm.weight)).view(N, -1, E)
+            heads_NHE = layer.qkv.joint(norm(x_ND, layer.block.input_layernorm.weight), B).view(N, -1, E)
             qk_NHE = heads_NHE[:, :both]
             if layer.head_norms is not None:
                 qk_NHE = norm(qk_NHE, layer.head_norms.weight)
@@ -85,9 +85,9 @@ class CPUStep(Step):
             if not output and i == len(self.layers) - 1:
                 return None
             attention(i, qk_BHE[:, :H], out_BHE)
-            x_ND = layer.out.joint(attended_ND).add_(x_ND)
-            gate, up = layer.gate_up(norm(x_ND, layer.block.post_attention_layernorm.weight))
-            x_ND = layer.down.joint(layer.block.mlp.act(gate).mul_(up)).add_(x_ND)
+            x_ND = layer.out.joint(attended_ND, B).add_(x_ND)
+            gate, up = layer.gate_up(norm(x_ND, layer.block.post_attention_layernorm.weight), B)
+            x_ND = layer.down.joint(layer.block.mlp.act(gate).mul_(up), B).add_(x_ND)
         return norm(x_ND, decoder.norm.weight)[:B]
 
 

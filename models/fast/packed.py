@@ -18,6 +18,7 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
 COPIES_SHARE = 0.25  # of the machine's memory, for all copies of weights together
@@ -66,6 +67,15 @@ def multiply(x: torch.Tensor, packed: Packed, bias: torch.Tensor | None = None) 
     if isinstance(packed, MKLWeight):
         return packed.multiply(x, bias)
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+
+
+def multiply_first(x_ND: torch.Tensor, rows: int, packed: Packed, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Return `multiply` for an x whose rows from `rows` on are padding. They are left out, and their results are zeros,
+    where `independent_rows` allows it."""
+    by, shape = ("mkl", packed.like.shape) if isinstance(packed, MKLWeight) else ("onednn", packed.shape)
+    if rows < len(x_ND) and independent_rows(by, *shape, torch.get_num_threads()):
+        return F.pad(multiply(x_ND[:rows], packed, bias), (0, 0, 0, len(x_ND) - rows))
+    return multiply(x_ND, packed, bias)
 
 
 @torch.no_grad()
@@ -175,13 +185,14 @@ def usable(dtype: torch.dtype, by: Library) -> bool:
 
 @cache
 @torch.no_grad()
-def independent_rows(by: Library) -> bool:
-    """Return whether a row of a float32 product by a library's copy has the same bits beside 47 others and beside few,
-    or none, with the present number of threads. `accurate` asks it of 16 rows alone."""
-    x, weight = torch.randn(48 + 96, 256, generator=torch.Generator().manual_seed(0)).split((48, 96))
+def independent_rows(by: Library, outputs: int = 96, inputs: int = 256, _threads: int = 0) -> bool:
+    """Return whether a row of a float32 product by a library's copy of a weight [outputs, inputs] has the same bits
+    beside 47 others and beside few, or none. `accurate` asks it of 16 rows alone. The answer is for the present number
+    of threads: with _threads it is kept for each number."""
+    x, weight = torch.randn(48 + outputs, inputs, generator=torch.Generator().manual_seed(0)).split((48, outputs))
     copy = pack_weight(weight, by)
     product = multiply(x, copy)
-    return all(torch.equal(multiply(x[:rows], copy), product[:rows]) for rows in (1, 2, 3, 5, 16))
+    return all(torch.equal(multiply(x[:rows], copy), product[:rows]) for rows in (*range(1, 18), 31, 33))
 
 
 def accurate(rows: int, inner: int, product, dtype=torch.float32) -> bool:

@@ -36,11 +36,11 @@ def frozen_product_back(grad: torch.Tensor, weights: list[torch.Tensor]) -> torc
     return sum_of_products(grad, weights) if grad.device.type != "cpu" else None
 
 
-def slab_logits(hidden_ND, weight_VD, start: int, size: int, dtype: torch.dtype) -> torch.Tensor | None:
+def slab_logits(hidden_ND, rows: int, weight_VD, start: int, size: int, dtype: torch.dtype) -> torch.Tensor | None:
     """Implement the hook of models/kernels.py: the logits of one slab of the head, or None."""
     copies = packed.slab_copies(weight_VD, size, dtype)
     if copies is not None:
-        return packed.multiply(hidden_ND.to(dtype), copies[start // size])
+        return packed.multiply_first(hidden_ND.to(dtype), rows, copies[start // size])
     if weight_VD.is_cuda and weight_VD.dtype != dtype:  # CUDA can sum products of 16 bits into float32
         return torch.mm(hidden_ND, weight_VD[start : start + size].mT, out_dtype=dtype)
     return None
@@ -135,8 +135,8 @@ class Stacked:
             bias = None if bias is None else F.pad(bias, (0, len(down)))
         return torch.cat(weights), bias, ups
 
-    def __call__(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.split_with_sizes(self.joint(x_ND), self.widths, -1)  # Tensor.split calls it after checks
+    def __call__(self, x_ND: torch.Tensor, *rows: int) -> tuple[torch.Tensor, ...]:
+        return torch.split_with_sizes(self.joint(x_ND, *rows), self.widths, -1)  # Tensor.split calls it after checks
 
     def joint(self, x_ND: torch.Tensor) -> torch.Tensor:
         """Return the outputs side by side, [N, in] -> [N, sum of out]."""
@@ -207,17 +207,18 @@ class StackedOnCPU(Stacked):
             self.packed, self.weight, self.bias = shared, None, joined_bias(self.own, self.biases)
             self.down, self.ups = joined_adapters(found)
 
-    def joint(self, x_ND: torch.Tensor) -> torch.Tensor:
-        y = self._product(x_ND)
+    def joint(self, x_ND: torch.Tensor, rows: int) -> torch.Tensor:
+        """Return the outputs side by side, [N, in] -> [N, sum of out]. The rows of x from `rows` on are padding."""
+        y = self._product(x_ND, rows)
         if self.down is None:
             return self.add_adapters(*self._split(y))
         with onednn_matmul():
             low = F.linear(x_ND, self.down)
         return self.add_adapters(y, low)
 
-    def _product(self, x_ND: torch.Tensor) -> torch.Tensor:
+    def _product(self, x_ND: torch.Tensor, rows: int) -> torch.Tensor:
         if self.packed is not None:
-            return packed.multiply(x_ND, self.packed, self.bias)
+            return packed.multiply_first(x_ND, rows, self.packed, self.bias)
         with onednn_matmul():
             if self.weight is None:
                 return columns(x_ND, self.own, self.biases)
