@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("frozen_heap")
 GIB = 2**30
 
 
-SMALL = ["micro_tokens=256", "max_len=64", "rollout_batch_size=8", "dtype=float32"]
+SMALL = ["micro_tokens=512", "max_len=64", "rollout_batch_size=8", "dtype=float32"]
 TINY = ["micro_tokens=512", "max_len=128", "rollout_batch_size=16", "dtype=float32"]
 ONE = ["micro_tokens=512", "max_len=128", "rollout_batch_size=1", "dtype=float32"]
 DEFAULT = ["micro_tokens=512", "max_len=512", "rollout_batch_size=128", "dtype=float32"]
@@ -47,7 +47,7 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
         ("tiny", [*SMALL, "products=plain"]),
         ("tiny", [*SMALL, "rollout_batch_size=1", "products=plain"]),
         ("tiny", [*SMALL, "rollout_batch_size=1", "products=plain", "quant=nf4", "checkpoint=block"]),
-        ("tiny", [*SMALL, "dtype=bfloat16", "products=mkl"]),
+        ("tiny", [*SMALL, "micro_tokens=1024", "dtype=bfloat16", "products=mkl"]),
         ("tiny", [*SMALL, "products=plain", "checkpoint=block", "lora.r=0"]),
         pytest.param("tiny", [*TINY, "products=plain"], marks=pytest.mark.full),
         pytest.param("tiny", [*ONE, "products=plain"], marks=pytest.mark.full),
