@@ -58,13 +58,14 @@ clean:
 # Only what a run imports is compiled here, and what tests import by the tests: half a minute less than all of torch.
 $(VENV)/train.done: pyproject.toml
 	test -x $(PY) || python3 -m venv $(VENV)
-	$(PY) -m pip install -q --no-compile $(TORCH)
-	$(PY) -m pip install -q --no-compile -e .
+	$(PY) -m pip install -q --no-compile $(TORCH) -e ".$(EXTRAS)"
 	env -u PYTHONDONTWRITEBYTECODE $(PY) -c "import train, torch.fx.experimental.symbolic_shapes"
-	touch $@
+	echo "$(EXTRAS)" > $@
 
+# A new environment gets these extras from the one call of pip above: each call would build this package again.
+$(VENV)/test.done: EXTRAS = [test,parity]
 $(VENV)/test.done: $(VENV)/train.done
-	$(PY) -m pip install -q --no-compile -e ".[test,parity]"
+	grep -qF "$(EXTRAS)" $< || $(PY) -m pip install -q --no-compile -e ".$(EXTRAS)"
 	touch $@
 
 $(VENV)/test-full.done: $(VENV)/test.done

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("frozen_heap")
 GIB = 2**30
 
 
+SMALL = ["micro_tokens=512", "max_len=64", "rollout_batch_size=8", "dtype=float32"]
 TINY = ["micro_tokens=512", "max_len=128", "rollout_batch_size=16", "dtype=float32"]
 ONE = ["micro_tokens=512", "max_len=128", "rollout_batch_size=1", "dtype=float32"]
 DEFAULT = ["micro_tokens=512", "max_len=512", "rollout_batch_size=128", "dtype=float32"]
@@ -43,9 +44,14 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("tiny", [*TINY, "products=plain"]),
-        ("tiny", [*ONE, "products=plain"]),
-        ("tiny", [*ONE, "products=plain", "quant=nf4", "checkpoint=block"]),
+        ("tiny", [*SMALL, "products=plain"]),
+        ("tiny", [*SMALL, "rollout_batch_size=1", "products=plain"]),
+        ("tiny", [*SMALL, "rollout_batch_size=1", "products=plain", "quant=nf4", "checkpoint=block"]),
+        ("tiny", [*SMALL, "micro_tokens=1024", "dtype=bfloat16", "products=mkl"]),
+        ("tiny", [*SMALL, "products=plain", "checkpoint=block", "lora.r=0"]),
+        pytest.param("tiny", [*TINY, "products=plain"], marks=pytest.mark.full),
+        pytest.param("tiny", [*ONE, "products=plain"], marks=pytest.mark.full),
+        pytest.param("tiny", [*ONE, "products=plain", "quant=nf4", "checkpoint=block"], marks=pytest.mark.full),
         pytest.param("tiny", [*DEFAULT, "products=plain"], marks=pytest.mark.full),
         pytest.param(
             "tiny", [*DEFAULT, "max_len=256", "rollout_batch_size=64", "products=mkl"], marks=pytest.mark.full
@@ -55,9 +61,9 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
         pytest.param("narrow", [*WIDE, "products=plain", "dtype=bfloat16"], marks=pytest.mark.full),
         pytest.param("tiny", [*TINY, "products=onednn", "checkpoint=block"], marks=pytest.mark.full),
         pytest.param("tiny", [*TINY, "products=mkl"], marks=pytest.mark.full),
-        ("tiny", [*MANY, "products=mkl"]),
+        pytest.param("tiny", [*MANY, "products=mkl"], marks=pytest.mark.full),
         pytest.param("tiny", [*MANY, "products=mkl", "checkpoint=block"], marks=pytest.mark.full),
-        ("tiny", [*TINY, "products=plain", "checkpoint=block", "lora.r=0"]),
+        pytest.param("tiny", [*TINY, "products=plain", "checkpoint=block", "lora.r=0"], marks=pytest.mark.full),
         pytest.param("tiny", [*TINY, "products=plain", "checkpoint=block", "lora.r=256"], marks=pytest.mark.full),
         pytest.param("0.5b", [*LARGER, "products=plain"], marks=pytest.mark.full),
         pytest.param("0.5b", [*LARGER, "products=mkl"], marks=pytest.mark.full),

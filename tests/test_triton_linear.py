@@ -134,10 +134,18 @@ def test_rows_beyond_32_bits_of_offset(tmp_path):
 
 
 @runs
-@pytest.mark.parametrize("stacked", [True, False])
 @pytest.mark.parametrize(
-    ("rank", "targets"),
-    [(3, "all-linear"), (16, ["q_proj", "v_proj", "down_proj"]), (20, "all-linear"), (40, "all-linear")],
+    ("rank", "targets", "stacked"),
+    [
+        (3, "all-linear", True),
+        (16, ["q_proj", "v_proj", "down_proj"], False),
+        (40, "all-linear", False),
+        pytest.param(3, "all-linear", False, marks=pytest.mark.full),
+        pytest.param(16, ["q_proj", "v_proj", "down_proj"], True, marks=pytest.mark.full),
+        pytest.param(20, "all-linear", True, marks=pytest.mark.full),
+        pytest.param(20, "all-linear", False, marks=pytest.mark.full),
+        pytest.param(40, "all-linear", True, marks=pytest.mark.full),
+    ],
 )
 def test_joined_layers_have_the_bits_of_training(rank, targets, stacked):
     model = random_model("qwen2", num_hidden_layers=1).requires_grad_(False)
