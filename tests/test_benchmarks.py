@@ -126,7 +126,7 @@ def test_unknown_row_names_the_nearest_rows():
 
 @pytest.mark.parametrize(
     "name, only",
-    [("logprob", "bfloat16, scratch"), ("lora", "float32, error"), ("onpolicy", "float32, agreement, mean")],
+    [("logprob", "float32, scratch"), ("lora", "float32, error"), ("onpolicy", "float32, agreement, mean")],
 )
 def test_only_the_requested_rows_are_measured(name, only, monkeypatch, capsys):
     monkeypatch.setattr(common, "interleave", never)  # theirs have no times

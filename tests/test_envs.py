@@ -296,7 +296,7 @@ import golden
 
 answers, (names, with_golden) = {}, json.loads(sys.argv[1])
 for name, levels in names.items():
-    sys.argv = ["envs", name, "demos=12", "seed=11", "split=val", f"difficulty={levels}"]
+    sys.argv = ["envs", name, "demos=30", "seed=11", "split=val", f"difficulty={levels}"]
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         runpy.run_module("envs", run_name="__main__")
     answers[name] = {"demonstrations": printed.getvalue(), "golden": golden.cases(name) if with_golden else []}
