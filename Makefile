@@ -1,7 +1,8 @@
 # One line each. The first command that needs it makes a virtual environment in .venv; VENV= names another one.
 VENV ?= .venv
 PY = $(VENV)/bin/python
-TORCH ?= torch==2.13.0
+TORCH ?= torch==2.13.0  # or a wheel's file; an --index-url would hold for all packages
+EXTRAS =
 # The benchmarks replace {cpu} by the kind of CPU that they run on.
 RESULTS = benchmarks/results/{cpu}
 

@@ -33,7 +33,7 @@ class Kernels:
     frozen_product_back: Callable = nothing_faster  # (grad, weights) -> the gradient of x_ND
     quant_product: Callable = nothing_faster  # (x_ND, quantised layers: models/quant.py) -> [N, sum of out]
     dequantise: Callable = nothing_faster  # (quantised layer, dtype) -> its weight [out, in]
-    # A slab of `size` words of a frozen output head, from word `start` on. Rows of hidden_ND after `rows` are padding.
+    # A slab of `size` words of a frozen output head, from word `start` on. Rows from `rows` on are padding.
     slab_logits: Callable = nothing_faster  # (hidden_ND, rows, weight_VD, start, size, dtype) -> [N, size] in dtype
     slab_back: Callable = nothing_faster  # (x [N, size], weight_VD, start, size) -> x @ the slab's weights [N, D]
     token_logprobs: Callable = nothing_faster  # the arguments and results of models/logprob.py's token_logprobs

@@ -25,6 +25,8 @@ COPIES_SHARE = 0.25  # of the machine's memory, for all copies of weights togeth
 SHARE = 64  # outputs of a thread in MKL's layout, at least
 ROWS = 512  # that the layouts are made for; other numbers of rows may be multiplied by them too
 WIDENED = 256  # rows of 16 bits that are multiplied at once as float32; more take more memory and no less time
+TRIED_ROWS = 48  # most rows of a product whose padding may be left out
+TRIED_SIZE = 2**25  # most weights of a layer that is tried for it; the trial makes as many, and their copy
 DTYPES = {"onednn": (torch.float32, torch.bfloat16), "mkl": (torch.float32, torch.bfloat16, torch.float16)}
 
 Library = Literal["onednn", "mkl", "plain"]
@@ -71,9 +73,9 @@ def multiply(x: torch.Tensor, packed: Packed, bias: torch.Tensor | None = None) 
 
 def multiply_first(x_ND: torch.Tensor, rows: int, packed: Packed, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Return `multiply` for an x whose rows from `rows` on are padding. They are left out, and their results are zeros,
-    where `independent_rows` allows it."""
-    by, shape = ("mkl", packed.like.shape) if isinstance(packed, MKLWeight) else ("onednn", packed.shape)
-    if rows < len(x_ND) and independent_rows(by, *shape, torch.get_num_threads()):
+    for oneDNN's copies of layers of at most TRIED_SIZE weights, where `independent_rows` allows it."""
+    small = rows < len(x_ND) <= TRIED_ROWS and not isinstance(packed, MKLWeight) and packed.numel() <= TRIED_SIZE
+    if small and independent_rows("onednn", *packed.shape, torch.get_num_threads()):
         return F.pad(multiply(x_ND[:rows], packed, bias), (0, 0, 0, len(x_ND) - rows))
     return multiply(x_ND, packed, bias)
 
@@ -187,12 +189,13 @@ def usable(dtype: torch.dtype, by: Library) -> bool:
 @torch.no_grad()
 def independent_rows(by: Library, outputs: int = 96, inputs: int = 256, _threads: int = 0) -> bool:
     """Return whether a row of a float32 product by a library's copy of a weight [outputs, inputs] has the same bits
-    beside 47 others and beside few, or none. `accurate` asks it of 16 rows alone. The answer is for the present number
-    of threads: with _threads it is kept for each number."""
-    x, weight = torch.randn(48 + outputs, inputs, generator=torch.Generator().manual_seed(0)).split((48, outputs))
-    copy = pack_weight(weight, by)
-    product = multiply(x, copy)
-    return all(torch.equal(multiply(x[:rows], copy), product[:rows]) for rows in (*range(1, 18), 31, 33))
+    beside TRIED_ROWS - 1 others and beside fewer, or none. It tries the present number of threads; _threads keeps an
+    answer for each number."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(TRIED_ROWS + outputs, inputs, generator=generator).split((TRIED_ROWS, outputs))
+    copy, bias = pack_weight(weight, by), torch.randn(outputs, generator=generator)
+    product = multiply(x, copy, bias)
+    return all(torch.equal(multiply(x[:rows], copy, bias), product[:rows]) for rows in range(1, TRIED_ROWS))
 
 
 def accurate(rows: int, inner: int, product, dtype=torch.float32) -> bool:

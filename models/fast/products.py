@@ -135,8 +135,8 @@ class Stacked:
             bias = None if bias is None else F.pad(bias, (0, len(down)))
         return torch.cat(weights), bias, ups
 
-    def __call__(self, x_ND: torch.Tensor, *rows: int) -> tuple[torch.Tensor, ...]:
-        return torch.split_with_sizes(self.joint(x_ND, *rows), self.widths, -1)  # Tensor.split calls it after checks
+    def __call__(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.split_with_sizes(self.joint(x_ND), self.widths, -1)  # Tensor.split calls it after checks
 
     def joint(self, x_ND: torch.Tensor) -> torch.Tensor:
         """Return the outputs side by side, [N, in] -> [N, sum of out]."""
@@ -206,6 +206,9 @@ class StackedOnCPU(Stacked):
         else:
             self.packed, self.weight, self.bias = shared, None, joined_bias(self.own, self.biases)
             self.down, self.ups = joined_adapters(found)
+
+    def __call__(self, x_ND: torch.Tensor, rows: int) -> tuple[torch.Tensor, ...]:
+        return torch.split_with_sizes(self.joint(x_ND, rows), self.widths, -1)
 
     def joint(self, x_ND: torch.Tensor, rows: int) -> torch.Tensor:
         """Return the outputs side by side, [N, in] -> [N, sum of out]. The rows of x from `rows` on are padding."""
