@@ -231,7 +231,7 @@ def rollout(sizes: Sizes, cfg: Any, held: Any) -> float:
     s, on_cpu, batch = sizes, cfg.device == "cpu", sampled_together(cfg)
     asked = cfg.rollout_batch_size if on_cpu else padded(cfg.rollout_batch_size)  # an episode may ask several times
     engines = cache(s, cfg) + held.stacks + (cache(s, cfg, asked) + held.base_stacks if asked_of_base(cfg) else 0)
-    step = padded(batch) * s.V * (20 if on_cpu else 4) + held.slab  # short prompts take the step's copies too
+    step = s.V * (4 * padded(batch) + 16 * batch * on_cpu) + held.slab  # short prompts take the step's copies too
     prefill = forward(s, cfg, held, min(PREFILL_TOKENS, batch * cfg.max_len), cfg.max_len)
     more = max(observation(s, cfg, held, batch), cache(s, cfg) / s.L) if on_cpu else 0  # one layer's blocks grow
     return engines + max(step, prefill, more)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from models.fast import cpu_step, cuda_graph, fused_step, head, packed, process, quant
+from models.fast import cpu_step, cuda_graph, fused_step, head, onednn, packed, process, quant
 from models.fast.products import JOINED
 from models.linear import ROW_MULTIPLE
 from models.logprob import SLAB
@@ -56,11 +56,12 @@ def footprint(
         wanted[torch.float32] += sizes.V * sizes.D  # and for the forward, which sums in float32
     made = {of: count * _bytes_of_copy(of, products) for of, count in wanted.items()}
     slab = 0 if made[torch.float32] or dtype == torch.float32 or device != "cpu" else 4 * min(SLAB, sizes.V) * sizes.D
+    shared = bool(rank) and products == "onednn" and not onednn.multiplies_float32()  # as StackedOnCPU decides
     return Footprint(
         products,
         min(sum(made.values()), packed.budget()),
-        stacks(sizes, device, dtype, kind, rank, card),
-        stacks(sizes, device, dtype, kind, 0, card),
+        stacks(sizes, device, dtype, kind, rank, card, shared),
+        stacks(sizes, device, dtype, kind, 0, card, shared),
         cpu_step.SHORT if device == "cpu" and _steps(dtype, kind) else 0,
         slab,
         0 if kind == "none" else dequantised(kind, sizes.largest_linear, dtype, device),
@@ -80,12 +81,12 @@ def _bytes_of_copy(dtype: torch.dtype, products: str) -> int:
     return packed.bytes_of(dtype, by) if by else 0
 
 
-def stacks(sizes: Sizes, device: str, dtype: torch.dtype, kind: str, rank: int, card: int) -> int:
+def stacks(sizes: Sizes, device: str, dtype: torch.dtype, kind: str, rank: int, card: int, shared: bool = False) -> int:
     """Return the bytes that the decode step copies: the blocks' weights, if cpu_step.py or cuda_graph.py would,
-    and the adapters' factors, as if every layer had one."""
+    and the adapters' factors, as if every layer had one. shared: a CPU's step multiplies by training's copies."""
     joined = 0  # zeros beside the block diagonal of the B factors of layers with one input
     if device == "cpu":
-        stacked = _steps(dtype, kind) and sizes.weights < cpu_step.SMALL
+        stacked = _steps(dtype, kind) and sizes.weights < cpu_step.SMALL and not shared
         rank = _steps(dtype, kind) * -(-rank // ROW_MULTIPLE) * ROW_MULTIPLE
         joined += 2 * (sizes.Q + 2 * sizes.K) * (3 * rank <= JOINED)
         joined += 2 * sizes.I * (2 * rank <= JOINED)
