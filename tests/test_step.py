@@ -197,6 +197,17 @@ def after(count: int) -> list[str]:
     return [f"model.layers.{i}." for i in range(count, 6)]
 
 
+def decoded(model, rows: int, places: int):
+    """Return (ids_B, positions_B, a view of a random cache, the decoder's hidden states from its like)."""
+    caches = [KVCache(model, places) for _ in range(2)]
+    for cache in caches:
+        cache.reserve(3)
+        decode._fill(cache)
+    ids_B, positions_B = torch.arange(rows), torch.arange(rows) * 7 % 140
+    theirs, ours = (cache.view(slice(0, rows), positions_B, 1) for cache in caches)
+    return ids_B, positions_B, ours, model(ids_B[:, None], positions_B[:, None], cache=theirs)[:, 0]
+
+
 @torch.no_grad()
 def test_few_rows_are_padded_to_four_where_that_is_exact(monkeypatch):
     """The embedded model's step gives the decoder's bits for 1 to 17 rows; where four rows differ it takes sixteen."""
@@ -205,14 +216,8 @@ def test_few_rows_are_padded_to_four_where_that_is_exact(monkeypatch):
     torch.set_num_threads(1)
     with random_factors(model):
         for rows in range(1, 18):
-            caches = [KVCache(model, 20) for _ in range(2)]
-            for cache in caches:
-                cache.reserve(3)
-                decode._fill(cache)
-            ids_B, positions_B = torch.arange(rows), torch.arange(rows) * 7 % 140
-            views = [cache.view(slice(0, rows), positions_B, 1) for cache in caches]
-            expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
-            assert torch.equal(decode.exact_step(model)(ids_B, positions_B, views[1]), expected), rows
+            *inputs, expected = decoded(model, rows, 20)
+            assert torch.equal(decode.exact_step(model)(*inputs), expected), rows
     tried = []
     monkeypatch.setattr(decode, "_agrees", lambda step, _: tried.append(step.row_multiple) or step.row_multiple == 16)
     assert decode.exact_step(load_model("tiny")).row_multiple == 16 and tried == [4, 16]
@@ -232,18 +237,12 @@ def test_a_step_and_the_head_multiply_no_padding_by_copies(rows, monkeypatch):
     model, multiply, taken = load_model("tiny"), packed.multiply, []
     lora.inject(model, 16)
     with random_factors(model):
-        caches = [KVCache(model, rows) for _ in range(2)]
-        for cache in caches:
-            cache.reserve(2)
-            decode._fill(cache)
-        ids_B, positions_B = torch.arange(rows), torch.arange(rows) * 7 % 100
-        views = [cache.view(slice(0, rows), positions_B, 1) for cache in caches]
-        expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
+        *inputs, expected = decoded(model, rows, rows)
         padded = head_logits(F.pad(expected, (0, 0, 0, 32 - rows)), model.lm_head.weight, 1.0)
         head_logits(expected, model.lm_head.weight, 1.0)  # its shape is tried, here and by the next line
         step = decode.exact_step(model)
         monkeypatch.setattr(packed, "multiply", lambda x, w, *b: taken.append((len(x), w.shape)) or multiply(x, w, *b))
-        hidden_BD = step(ids_B, positions_B, views[1])
+        hidden_BD = step(*inputs)
         assert torch.equal(hidden_BD, expected)
         assert torch.equal(head_logits(hidden_BD, model.lm_head.weight, 1.0)[:rows], padded[:rows])
     assert len(taken) == 4 * model.config.num_hidden_layers + 1
