@@ -1,13 +1,13 @@
 """Success of a model or an adapter on held-out tasks: python eval.py adapter=runs/x
 
-An adapter plays what its run played (rl/as_trained.py), and a run's folder means its best epoch; keys given here win.
+An adapter plays what its run played (rl/judge/adapter_settings.py), and a run's folder means its best epoch; keys given here win.
 Each task is played at the training temperature and greedily. Without adapter= the base model plays; several adapters by
 comma (`adapter=base,runs/x/epoch_10`) play the same tasks and are compared. With server= the model runs on a server
-(rl/remote.py). docs/glossary.md explains the numbers; --help lists every key.
+(rl/remote/evaluation.py). docs/glossary.md explains the numbers; --help lists every key.
 """
 
 if __name__ == "__main__":
-    import rl.guard.importing  # noqa: F401
+    import rl.run.early_interrupt  # noqa: F401
 
 import json
 import os
@@ -21,18 +21,22 @@ from typing import Any, Literal
 import torch
 
 import lora
+import merge
 from envs.http.exchange import is_address
 from models import choose_threads, keep_memory, load_model, load_tokenizer
 from models.kernels import kernels
 from models.truncation import truncated
-from rl import arguments, as_trained, config, judge, ranks
-from rl.arguments import NotNegative, Positive
+from rl import ranks
+from rl.config import arguments, checks, fields, model_checks
+from rl.config.arguments import NotNegative, Positive
 from rl.evaluate import describe
-from rl.guard import checks, ends, fits, keep, signals
-from rl.guard.files import write_text
-from rl.quantised import with_base
-from rl.ranks import start
-from rl.whole_split import with_every_task
+from rl.judge import adapter_settings
+from rl.judge import results as judge
+from rl.judge.adapter_settings import with_base, with_every_task
+from rl.ranks import launch
+from rl.remote import evaluation
+from rl.run import exits, retention, signals
+from rl.run.files import write_text
 
 
 @dataclass(frozen=True)
@@ -64,14 +68,14 @@ TRAINING = {
 
 
 def as_trained_words(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words after those of the adapters' runs: what these played (rl/as_trained.py), base model and
-    quantisation (rl/quantised.py), and lines to print. A run's folder among the adapters becomes its best epoch's."""
+    """Return the words after those of the adapters' runs: what these played (rl/judge/adapter_settings.py), base model and
+    quantisation (rl/judge/adapter_settings.py), and lines to print. A run's folder among the adapters becomes its best epoch's."""
     if arguments.wants_help(words):
         return words, []
     given = arguments.split(words)
     if "server" in given:  # the names are the server's
         return words, []
-    chosen = [keep.best_of_run(name.strip()) for name in given.get("adapter", "base").split(",")]
+    chosen = [retention.best_of_run(name.strip()) for name in given.get("adapter", "base").split(",")]
     names = [name for name, _ in chosen if name not in ("", "base")]
     for name in names:
         checks.check_adapter(name)
@@ -80,10 +84,10 @@ def as_trained_words(words: list[str]) -> tuple[list[str], list[str]]:
     best = any(line for _, line in chosen)
     named = [*words, f"adapter={','.join(name for name, _ in chosen)}"] if best else words
     model = given.get("model", "")
-    trained_whole = bool(model) and as_trained.settings_of(Path(model)) is not None  # an epoch of lora.r=0
+    trained_whole = bool(model) and adapter_settings.settings_of(Path(model)) is not None  # an epoch of lora.r=0
     sources = names or [model] * trained_whole
-    lines = [line for _, line in chosen if line] + as_trained.origin(words, sources)
-    return with_base(as_trained.with_settings(named, sources), names), lines
+    lines = [line for _, line in chosen if line] + adapter_settings.origin(words, sources)
+    return with_base(adapter_settings.with_settings(named, sources), names), lines
 
 
 def check(keys: Keys, words: list[str]) -> None:
@@ -105,7 +109,7 @@ def check(keys: Keys, words: list[str]) -> None:
         raise arguments.ArgumentError(f"k={keys.k} needs samples={max(keys.ks)} or more; samples={keys.samples}")
     if keys.mode != "evaluate" and (keys.server or "," in keys.adapter or keys.adapter == "base" or not keys.out):
         raise arguments.ArgumentError(f"mode={keys.mode} merges one adapter= of this machine into out=, a new folder")
-    if keys.mode != "evaluate" and "RANK" in os.environ and start.STARTED not in os.environ:
+    if keys.mode != "evaluate" and "RANK" in os.environ and launch.STARTED not in os.environ:
         raise arguments.ArgumentError(f"mode={keys.mode} merges in one process: without torchrun, or with ranks=N")
     if keys.mode == "evaluate" and keys.out:
         raise arguments.ArgumentError("out= is the merged checkpoint of mode=merge|both; json= saves results")
@@ -139,20 +143,18 @@ def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]
 
 def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
     """Yield each name with the function that evaluates it on a server."""
-    from rl import remote
-
-    server = remote.Server(url.rstrip("/"), cfg.thinking)
+    server = evaluation.Server(url.rstrip("/"), cfg.thinking)
     known, served_as = server.names(), {name: cfg.model if name == "base" else name for name in names}
     for name in served_as.values():
         if name not in known:
             raise ValueError(f"the server has no model {name!r}; it has {', '.join(known)}")
     for name in names:
-        yield name, partial(remote.play_all, server, served_as[name])
+        yield name, partial(evaluation.play_all, server, served_as[name])
 
 
 def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
     print(*lines, sep="\n", end="\n" * bool(lines), flush=True)
-    played = as_trained.what_is_played(cfg, keys)
+    played = adapter_settings.what_is_played(cfg, keys)
     tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, 1)
     saved = judge.saved_results(keys.against, played, keys.split, tasks) if keys.against else {}
     names, results = [name.strip() for name in keys.adapter.split(",")], {}
@@ -176,7 +178,7 @@ def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
 
 def policy_name(name: str, cfg: Any, keys: Keys) -> str:
     """Return the name of a policy's results: the adapter's, or the folder of a model that a run has made, or "base"."""
-    is_made = name == "base" and not keys.server and as_trained.settings_of(Path(cfg.model)) is not None
+    is_made = name == "base" and not keys.server and adapter_settings.settings_of(Path(cfg.model)) is not None
     return keys.out or (cfg.model if is_made else name)
 
 
@@ -200,8 +202,6 @@ def merged(cfg: Any, keys: Keys) -> tuple[Any, Keys]:
     """Merge the adapter into out=, as merge.py does, unless the process that started this rank has. Return the settings
     and keys to evaluate the merged checkpoint with."""
     if "RANK" not in os.environ:
-        import merge
-
         base = {"model": cfg.model, "quant": cfg.quant, "device": cfg.device}
         merge.main(merge.Keys(out=keys.out, adapter=keys.adapter, **base))
     return replace(cfg, model=keys.out, quant="none"), replace(keys, adapter="base")
@@ -209,17 +209,17 @@ def merged(cfg: Any, keys: Keys) -> tuple[Any, Keys]:
 
 if __name__ == "__main__":
     with signals.handled():
-        with ends.exits_cleanly("eval.py"):
+        with exits.exits_cleanly("eval.py"):
             words, lines = as_trained_words(sys.argv[1:])
-            cfg, keys = config.parse(words, "eval.py", Keys)
+            cfg, keys = fields.parse(words, "eval.py", Keys)
             check(keys, words)
             cfg, keys = with_every_task(cfg, keys)
             if not keys.server:  # whose model= is its own name
-                fits.check(cfg, training=False)
-        with ends.exits_cleanly("eval.py", cfg):
+                model_checks.check(cfg, training=False)
+        with exits.exits_cleanly("eval.py", cfg):
             cfg = replace(cfg, sampler="", ranks=1 if keys.server else cfg.ranks)
-            lines.append(as_trained.describe(cfg, keys))
+            lines.append(adapter_settings.describe(cfg, keys))
             if keys.mode != "evaluate":
                 cfg, keys = merged(cfg, keys)
             if keys.mode != "merge":
-                start.run(partial(main, keys=keys, lines=lines), cfg, keys.n, computed=keys.mode == "both")
+                launch.run(partial(main, keys=keys, lines=lines), cfg, keys.n, computed=keys.mode == "both")

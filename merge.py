@@ -3,7 +3,7 @@
 Writes a Hugging Face checkpoint that transformers loads. W + scale * B A is summed in float32 and cast once. How much
 of each layer's update the cast loses is measured before anything is written. The written checkpoint is read back, and
 its weights and log-probabilities are compared, before it gets its name: on one sentence and, where the settings of the
-adapter's run are beside it, on held-out tasks (rl/certificate.py). Without an adapter the model is only cast. A
+adapter's run are beside it, on held-out tasks (rl/merging/certificate.py). Without an adapter the model is only cast. A
 quantised base is dequantised first, so the checkpoint has the rounded weights that the adapter was trained over.
 
     python merge.py adapter=runs/x/epoch_10 out=mine export=vllm       # the adapter alone, as vLLM takes it
@@ -15,7 +15,7 @@ forgotten. The base is read twice and the written checkpoint once.
 """
 
 if __name__ == "__main__":
-    import rl.guard.importing  # noqa: F401
+    import rl.run.early_interrupt  # noqa: F401
 
 import hashlib
 import json
@@ -30,26 +30,26 @@ from typing import Literal
 import torch
 
 import lora
-from lora.rounding import Cast, measure, pieces, total
+from lora.export import Cast, measure, pieces, total
 from models import load_tokenizer
-from models.checkpoints.export import save_config
+from models.checkpoints.pickled import replace_safetensors
 from models.checkpoints.streamed import StreamedModel
-from models.checkpoints.writer import writer
+from models.export import save_config, writer
 from models.quant import dequantise_layers
 from models.weights import resolve
-from rl import program
-from rl.adapter_only import logprobs, open_adapted
-from rl.adapter_only import write as write_adapter
-from rl.arguments import NotNegative, Positive
-from rl.as_trained import SAVED, settings_file
-from rl.certificate import Probes, certificate, make_probes, shortfall
-from rl.certificate import describe as describe_certificate
-from rl.checkpoint import copy_tokenizer
-from rl.guard import ends, keep, signals
-from rl.guard.files import new_folder
-from rl.model_card import CARD, merge_section, model_card, vllm_section
+from rl.config import program
+from rl.config.arguments import NotNegative, Positive
+from rl.judge.adapter_settings import SAVED, settings_file, trained_over
+from rl.merging import push
+from rl.merging.certificate import Probes, certificate, make_probes, shortfall
+from rl.merging.certificate import describe as describe_certificate
+from rl.merging.model_card import CARD, merge_section, model_card, vllm_section
+from rl.merging.write_adapter import logprobs, open_adapted
+from rl.merging.write_adapter import write as write_adapter
 from rl.peaks import PROMPTS
-from rl.quantised import trained_over
+from rl.run import exits, retention, signals
+from rl.run.checkpoint import copy_tokenizer
+from rl.run.files import new_folder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAX_LOST = 0.5  # largest part of a layer's update, in Frobenius norm, that the cast may lose
@@ -75,7 +75,7 @@ class Keys:
     min_agreement: NotNegative[float] = 0.95  # share of tokens there with the same most likely one; as above
     push: str = ""  # user/name: push out= to the Hugging Face hub, with its model card
     private: bool = False  # push=: make a private repository
-    card: str = ""  # the model card, a Markdown file; default: made from the run (rl/model_card.py)
+    card: str = ""  # the model card, a Markdown file; default: made from the run (rl/merging/model_card.py)
 
     def __post_init__(self):
         only_push = self.push and self.out and Path(self.out).is_dir()
@@ -103,11 +103,9 @@ class Keys:
 
 def main(keys: Keys) -> None:
     if keys.push:
-        from rl import push
-
         push.check(keys.push, keys.private)
     if keys.adapter or keys.model:
-        adapter, line = keep.best_of_run(keys.adapter)
+        adapter, line = retention.best_of_run(keys.adapter)
         print(line, end="\n" * bool(line))
         write(replace(keys, adapter=adapter))
     if keys.push:
@@ -199,8 +197,6 @@ def finish(folder: Path, keys: Keys, run: Path, card: str) -> None:
     if found := settings_file(run):
         shutil.copy(found[0], folder / SAVED)
     if keys.format == "bin":
-        from models.checkpoints.pickled import replace_safetensors
-
         replace_safetensors(folder)
 
 
@@ -294,5 +290,5 @@ def print_report(report: dict, out: str) -> None:
 
 if __name__ == "__main__":
     [keys] = program.parse(sys.argv[1:], "merge.py", Keys, about=__doc__)
-    with signals.handled(), ends.exits_cleanly("merge.py", needs=NEEDS):
+    with signals.handled(), exits.exits_cleanly("merge.py", needs=NEEDS):
         main(keys)

@@ -5,7 +5,7 @@ the adapter. The algorithm is a module with Config, advantages and loss: open rl
 """
 
 if __name__ == "__main__":
-    import rl.guard.importing  # noqa: F401
+    import rl.run.early_interrupt  # noqa: F401
 
 import sys
 import time
@@ -14,21 +14,25 @@ from typing import Any
 
 import lora
 from models import Tokenizer
-from rl import setup
-from rl.batch import add_values, make_batch
-from rl.checkpoint import save_checkpoint, save_epoch
-from rl.config import Common, algorithm_module, parse
+from rl.batch import add_values, make_batch, whiten_rewards
+from rl.config.fields import Common, algorithm_module, parse
+from rl.curriculum import lesson
+from rl.data import demonstrations, evaluate_held_out
 from rl.evaluate import describe, evaluate, progress_bar
-from rl.guard import ends, signals, watch
-from rl.guard.claim import claim
-from rl.guard.keep import evaluation_missing, finished, last_line, to_evaluate, to_save
-from rl.log import Run, epoch_line, rollout_stats, token_stats
-from rl.look.late import complete_records
-from rl.ranks import start
+from rl.ranks import launch
 from rl.records import Batch, Episode
-from rl.report import write_report
+from rl.reference import add_reference, next_kl_coef
+from rl.remote import ahead, off_policy
+from rl.report.runs import complete_records
+from rl.report.write import write_report
 from rl.rollout import rollout
-from rl.state import TrainState
+from rl.run import exits, setup, signals, watch
+from rl.run.checkpoint import save_checkpoint, save_epoch
+from rl.run.folder import claim
+from rl.run.log import Run, epoch_line, rollout_stats, token_stats
+from rl.run.replay import saved_episodes
+from rl.run.retention import evaluation_missing, finished, last_line, to_evaluate, to_save
+from rl.run.state import TrainState
 from rl.tasks import make_tasks
 from rl.update import update
 
@@ -37,7 +41,7 @@ def main(cfg: Common) -> None:
     with claim(cfg) as (cfg, folder):
         # 1. The model with its adapter, the critic, the optimizer: everything that changes is in `state`.
         cfg, run, tokenizer, state, demos = setup.start(cfg, folder)
-        with ends.saved(state, folder):
+        with exits.saved(state, folder):
             if to_evaluate(state, cfg, folder) and evaluation_missing(cfg, folder, state.epoch):
                 evaluate_and_log(run, tokenizer, state, demos, cfg)
             elif finished(state, cfg, folder):
@@ -93,22 +97,14 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) ->
     if demos:
         return demos.train
     if cfg.rollouts:
-        from rl.replay import saved_episodes
-
         return saved_episodes(state, cfg)
     if cfg.ahead:
-        from rl import ahead
-
         return ahead.collect(tokenizer, state, cfg)
     if cfg.curriculum:
-        from rl.curriculum import lesson
-
         cfg = lesson(cfg, state.epoch)
     tasks = make_tasks(cfg, state.groups, cfg.episodes // size, size, "train", cfg.seed, cfg.order, cfg.max_samples)
     with progress_bar(len(tasks), f"epoch {state.epoch + 1} episodes") as progress:
         if cfg.algorithm.source == "demonstrations":
-            from rl.demonstrations import demonstrations
-
             return demonstrations(tokenizer, tasks, cfg, progress, state.model)
         return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, state.exact == "yes")
 
@@ -118,18 +114,12 @@ def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
     micro_tokens = state.micro_tokens or cfg.micro_tokens
     batch = replace(make_batch(episodes), kl_coef=state.kl_coef, baseline=state.baseline)
     if cfg.sampler:
-        from rl import off_policy
-
         batch = off_policy.recomputed(batch, state, cfg, micro_tokens)
     if cfg.reward.whiten:
-        from rl.groups import whiten_rewards
-
         batch = whiten_rewards(batch)
     if cfg.algorithm.critic:
         batch = add_values(batch, state.model, state.critic, micro_tokens)
     if cfg.algorithm.reference:
-        from rl.reference import add_reference
-
         with lora.use_adapter(state.model, state.reference):
             batch = add_reference(batch, state.model, cfg.temperature, micro_tokens)
     batch = algorithm_module(cfg.algo).advantages(batch, cfg.algorithm)
@@ -144,8 +134,6 @@ def learn(state: TrainState, batch: Batch, cfg: Common) -> dict:
     state.groups += cfg.episodes // cfg.algorithm.group_size
     state.baseline = batch.baseline
     if cfg.algorithm.reference:
-        from rl.reference import next_kl_coef
-
         losses["kl_coef"], state.kl_coef = state.kl_coef, next_kl_coef(batch, cfg.algorithm)
     return losses
 
@@ -154,8 +142,6 @@ def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: A
     """Evaluate on held-out tasks, sampled and greedily, and for sft on held-out demonstrations. Log and print."""
     prefix, results = f"epoch {state.epoch:>3}/{cfg.epochs}  ", []
     if cfg.algorithm.source == "demonstrations":
-        from rl.demonstrations import evaluate_held_out
-
         results += evaluate_held_out(prefix, state.model, tokenizer, demos, cfg)
         run.end_phase("evaluate")
     if cfg.eval_episodes and not demos:
@@ -169,5 +155,5 @@ def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: A
 if __name__ == "__main__":
     with signals.handled():
         cfg = parse(sys.argv[1:], "train.py")
-        with ends.exits_cleanly("train.py", cfg):
-            start.run(main, cfg, groups=cfg.episodes // cfg.algorithm.group_size)
+        with exits.exits_cleanly("train.py", cfg):
+            launch.run(main, cfg, groups=cfg.episodes // cfg.algorithm.group_size)

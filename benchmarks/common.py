@@ -31,9 +31,9 @@ from torch.utils._pytree import tree_leaves
 from models.config import ModelConfig
 from models.fast import process
 from models.sizes import sizes_of
-from rl import program
-from rl.arguments import Positive
-from rl.guard.memory import is_out_of_memory
+from rl.config import program
+from rl.config.arguments import Positive
+from rl.run.memory_errors import is_out_of_memory
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 ENOUGH = 3  # measured repeats of a row that takes long

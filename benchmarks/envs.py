@@ -29,7 +29,7 @@ from envs.simulators import sandbox
 from envs.simulators.mysql import Database
 from envs.simulators.shell import Shell, base_machine
 from envs.webshop.goods import Catalogue, catalogue
-from rl.arguments import Positive
+from rl.config.arguments import Positive
 
 STEPS = {"textcraft": 20_000, "alfworld": 20_000, "babyai": 5_000, "webshop": 5_000, "sciworld": 5_000}
 STEPS |= {"os_interaction": 3_000, "db_bench": 3_000, "tau_retail": 5_000}  # target steps per second

@@ -27,7 +27,7 @@ from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
 from models.engine import Engine
 from models.fast.cuda_graph import CHUNK
-from rl.arguments import Positive
+from rl.config.arguments import Positive
 
 LARGE = 20_000_000  # parameters of the smallest model with the higher target
 

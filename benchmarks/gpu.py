@@ -27,7 +27,7 @@ import torch
 from benchmarks import common
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import SIZES, Given, by_memory, named
-from rl.arguments import Positive
+from rl.config.arguments import Positive
 
 GRACE = 15  # seconds that a worker has to stop by itself when a part's time is over
 

@@ -13,7 +13,7 @@ from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
 from models.attention import KEY_BLOCK, attend, in_blocks
-from models.checkpointing import checkpoint_blocks
+from models.decoder import checkpoint_blocks
 from models.engine import Engine
 from models.fast import varlen
 from models.fast.cuda_graph import CHUNK

@@ -27,11 +27,13 @@ import torch
 
 import envs
 from benchmarks import common
-from rl import arguments, compare, judge, pipeline, program
-from rl.arguments import ArgumentError
-from rl.guard import ends
-from rl.guard.files import read_json
-from rl.refusals import hint
+from rl import pipeline, stats
+from rl.config import arguments, program
+from rl.config.arguments import ArgumentError
+from rl.config.refusals import hint
+from rl.judge import results as judge
+from rl.run import exits
+from rl.run.files import read_json
 
 ENVS = [name for name in envs.NAMES if name not in envs.WITHOUT_TASKS]
 NAME, POLICIES = "benchmarks.learning", ("base", "SFT", "RL")
@@ -78,7 +80,7 @@ def main(words: list[str]) -> None:
             check(keys, name, commands[name])
     except (ValueError, OSError) as error:
         arguments.fail(NAME, error)
-    with ends.exits_cleanly(NAME):
+    with exits.exits_cleanly(NAME):
         failed = {}
         for name in keys.names:
             reason = run(Path(keys.runs) / name, commands[name])
@@ -172,7 +174,7 @@ def mean_row(rows: list[dict[str, Any]], kind: str) -> str:
             cells, differences = [*cells, ""], [*differences, ""]
             continue
         by_env = [r[kind]["by_task"][policy] for r in rows]
-        low, high = compare.unweighted_interval(by_env, compare.DIFFERENCE)
+        low, high = stats.unweighted_interval(by_env, stats.DIFFERENCE)
         cells.append(f"{fmean(r[kind]['success'][policy][0] for r in rows):.1%}")
         differences.append(f"{fmean(map(fmean, by_env)):+.1%} ({low:+.1%} to {high:+.1%})")
     total = sum(r["cpu"] for r in rows)

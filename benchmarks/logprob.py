@@ -20,9 +20,8 @@ import torch.nn.functional as F
 from benchmarks import common
 from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
-from models.logprob import SLAB, slabs, token_logprobs
-from models.logprob_backward import slab_back
-from rl.arguments import Positive
+from models.logprob import SLAB, slab_back, slabs, token_logprobs
+from rl.config.arguments import Positive
 
 SPREAD = 2.0  # deviation of the logits: a trained model's have a few nats, with peaks
 

@@ -19,8 +19,8 @@ from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
 from models.config import parse_config
 from models.logprob import token_logprobs
-from rl.arguments import Positive
 from rl.batch import forward, make_batch
+from rl.config.arguments import Positive
 from rl.records import Episode, Turn
 
 

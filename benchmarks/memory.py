@@ -18,17 +18,19 @@ from benchmarks.live import LiveStorage
 from benchmarks.sides import SHAPES
 from models import choose_threads
 from models.attention import QUERY_TILE
-from models.checkpointing import checkpoint_blocks
 from models.config import parse_config
+from models.decoder import checkpoint_blocks
 from models.engine import Engine
 from models.kernels import kernels
 from models.sizes import sizes_of
 from models.weights import TINY
-from rl import config, full, peaks, program
+from rl import peaks
 from rl.batch import add_values, make_batch
-from rl.critic import Critic
+from rl.config import fields, program
+from rl.ppo import Critic
 from rl.records import Batch, Episode, Turn
-from rl.state import TrainState
+from rl.run import full_finetuning
+from rl.run.state import TrainState
 from rl.update import make_optimizer, optimizer_step
 
 EMBEDDED = ["micro_tokens=4096", "max_len=256", "rollout_batch_size=32", "dtype=float32"]
@@ -55,7 +57,7 @@ def planned(name: str, words: list[str]) -> dict[str, int]:
 
 def settings(name: str, words: list[str]):
     """Return the settings of a run with these words; products=auto is decided once for the plan and the run."""
-    cfg = config.parse(["algo=ppo", "epochs=2", "device=cpu", "lora.r=16", *words])
+    cfg = fields.parse(["algo=ppo", "epochs=2", "device=cpu", "lora.r=16", *words])
     cfg = replace(cfg, batch_size=2 * cfg.micro_tokens // cfg.max_len)  # two micro-batches a step
     return peaks.settled(sizes_of(parse_config(raw_config(name))), cfg)
 
@@ -90,24 +92,24 @@ def measured(name: str, words: list[str]) -> dict[str, int]:
         if cfg.lora.r:
             lora.inject(model, r=cfg.lora.r, targets=cfg.lora.targets)
         else:
-            full.train_all(model)
+            full_finetuning.train_all(model)
         live.reset_peak()
         critic = Critic(model.config.hidden_size, cfg.ppo.critic_hidden, cfg.device)
         state = TrainState(model, critic, make_optimizer(model, critic, cfg))
         if not cfg.lora.r and cfg.dtype != "float32":
-            full.use_masters(state)
+            full_finetuning.use_masters(state)
         found["load"] = live.peak
         choose_threads(model, cfg.threads, products=cfg.products)
         if cfg.checkpoint == "block":
             checkpoint_blocks(model)
         batch = full_batch(cfg, model.config.vocab_size)
-        optimizer_step(state, batch, config.algorithm_module("ppo"), cfg)
+        optimizer_step(state, batch, fields.algorithm_module("ppo"), cfg)
         play(state, cfg)  # with the trial of the decode step, which a run makes at its start
         live.reset_peak()
         add_values(batch, model, critic, cfg.micro_tokens)
         found["values"] = live.peak
         live.reset_peak()
-        optimizer_step(state, batch, config.algorithm_module("ppo"), cfg)
+        optimizer_step(state, batch, fields.algorithm_module("ppo"), cfg)
         found["update"] = live.peak
         live.reset_peak()
         play(state, cfg)

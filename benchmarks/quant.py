@@ -21,7 +21,7 @@ from models.config import parse_config
 from models.engine import Engine
 from models.logprob import token_logprobs
 from models.quant import KINDS, block_linears
-from rl.arguments import Positive
+from rl.config.arguments import Positive
 
 
 @dataclass

@@ -24,11 +24,12 @@ from unittest import mock
 import torch
 
 import train
-from rl import program, ranks
-from rl.arguments import Positive
-from rl.config import parse
-from rl.log import Run
-from rl.ranks import start
+from rl import ranks
+from rl.config import program
+from rl.config.arguments import Positive
+from rl.config.fields import parse
+from rl.ranks import launch
+from rl.run.log import Run
 
 PER_EPOCH = ("collect", "score", "learn", "save")
 EVALUATIONS = 2  # of a measured run: before and after
@@ -73,10 +74,10 @@ def rank(number: int, world: int, place: str, words: list[str], results: multipr
             with open(os.devnull, "w") as nothing, redirect_stdout(nothing):
                 train.main(cfg)
         else:
-            os.environ |= {"RANK": str(number), "WORLD_SIZE": str(world), start.STARTED: place}
-            start.join("cpu")
+            os.environ |= {"RANK": str(number), "WORLD_SIZE": str(world), launch.STARTED: place}
+            launch.join("cpu")
             with open(os.devnull, "w") as nothing, redirect_stdout(nothing):
-                start.call(train.main, cfg)
+                launch.call(train.main, cfg)
             torch.distributed.destroy_process_group()
     results.put((number, dict(intervals)))
 

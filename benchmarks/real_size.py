@@ -22,8 +22,8 @@ import rl.rollout
 from benchmarks import common, phases, sides
 from benchmarks.common import Row
 from models import load_tokenizer
-from rl import config
-from rl.arguments import NotNegative, Positive
+from rl.config import fields as config
+from rl.config.arguments import NotNegative, Positive
 from rl.evaluate import EVAL_STREAM
 from rl.records import Episode
 from rl.rollout import add_step

@@ -13,8 +13,9 @@ from pathlib import Path
 from benchmarks import sides
 from models.config import parse_config
 from models.sizes import sizes_of
-from rl import peaks, plan, program
-from rl.config import parse
+from rl import peaks, plan
+from rl.config import program
+from rl.config.fields import parse
 
 DOCS = Path(__file__).parents[1] / "docs/scale.md"
 MARKER = "<!-- python -m benchmarks.scale docs=true -->"

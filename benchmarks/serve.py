@@ -25,7 +25,7 @@ from benchmarks.common import Parts, Row
 from models import choose_threads, load_model
 from models.engine import Engine
 from models.random import fold_all
-from rl.arguments import Positive
+from rl.config.arguments import Positive
 
 ROOT = Path(__file__).parents[1]
 

@@ -15,8 +15,8 @@ import torch
 import envs
 import lora
 from models import CausalLM, Tokenizer, load_model, load_tokenizer
-from models.checkpoints.export import save_model
 from models.config import parse_config
+from models.export import save_model
 from models.quant import QuantLinear, block_linears, quantise
 from models.tiny.make_tiny import CONFIG
 from models.tiny.make_tiny import Keys as NewModel

@@ -325,7 +325,7 @@ if __name__ == "__main__":
         sys.path[0] = os.getcwd()
         serve(int(sys.argv[2]), *sys.argv[3:])
     else:
-        from rl import program
+        from rl.config import program
 
         [given] = program.parse(sys.argv[1:], "benchmarks.versions", Keys, about=__doc__)
         main(given)

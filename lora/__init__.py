@@ -10,8 +10,8 @@ Imports nothing of models, envs or rl. Of the architecture it knows layer names:
 
 from importlib import import_module
 
-from lora.files import save_adapter
 from lora.layer import LoRALinear, adapter_version, inject, lora_layers
+from lora.peft_files import save_adapter
 
 ON_DEMAND = {  # name: the file that it is imported from when it is used first
     "adapters_off": "switching",

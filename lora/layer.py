@@ -1,4 +1,4 @@
-"""The LoRA layer and its injection into a model (Hu et al. 2021).
+"""The LoRA layer, its injection into a model, and the switch between adapters (Hu et al. 2021).
 
     y = base(x) + scale * B A dropout(x),   A [R, in] ~ U(-1/sqrt(in), 1/sqrt(in)),   B [out, R] = 0
 
@@ -8,13 +8,15 @@ small updates are not rounded away; a product casts them to the base's dtype. Sa
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lora.fused import FrozenLinear, FusedLoRA
+from lora.fused import FrozenLinear, FusedLoRA, LeanLoRA
+from lora.targets import matching, sizes_by_pattern
 
 
 class Adapter(nn.Module):
@@ -53,7 +55,7 @@ class LoRALinear(nn.Module):
     @staticmethod
     def joint(x: torch.Tensor, layers: Sequence[nn.Module], again: tuple | None = None) -> tuple[torch.Tensor, ...]:
         """Return the output of each layer for x [..., in]: one product with all A factors, one with all frozen weights.
-        The layers are LoRALinear or, without an adapter, FrozenLinear. again: see lora/lean.py; with it, for x [N, in],
+        The layers are LoRALinear or, without an adapter, FrozenLinear. again: see lora/fused.py; with it, for x [N, in],
         layers that fuse have one output, side by side."""
         bases = [layer.base_layer if isinstance(layer, LoRALinear) else layer for layer in layers]
         adapters = [layer.adapter if isinstance(layer, LoRALinear) else None for layer in layers]
@@ -63,8 +65,6 @@ class LoRALinear(nn.Module):
         scales = [None if adapter is None else adapter.scale for adapter in adapters]
         factors = [factor for adapter in adapters if adapter is not None for factor in (adapter.A, adapter.B)]
         if again is not None:
-            from lora.lean import LeanLoRA
-
             return (LeanLoRA.apply(x, bases, scales, again, *factors),)
         y = FusedLoRA.apply(x.reshape(-1, x.shape[-1]), bases, scales, *factors)
         return y.view(*x.shape[:-1], y.shape[-1]).split([base.out_features for base in bases], -1)
@@ -100,24 +100,18 @@ def inject(
 
     targets: "all-linear" (all but the output head), "attention" (q, k, v, o), a list of names (matched as whole dotted
         suffixes), or a regular expression for whole names. rslora: scale by alpha / sqrt(r) (Kalajdzievski 2023).
-    rank_pattern, alpha_pattern: exceptions to r and alpha (lora/patterns.py).
+    rank_pattern, alpha_pattern: exceptions to r and alpha (lora/targets.py).
     Raises ValueError for r < 1, targets that match nothing, or a target on the output head.
     """
     modules = {path: module for path, module in model.named_modules() if not path.endswith(".base_layer")}
     linears = {path: module for path, module in modules.items() if isinstance(module, (nn.Linear, LoRALinear))}
     matched = [path for path in linears if path != "lm_head"]
     if targets != "all-linear":
-        from lora.patterns import matching
-
         matched = matching(linears, targets)
     if r < 1 or not 0 <= dropout < 1 or not matched or "lm_head" in matched:
-        from lora.problems import refuse
-
         refuse(linears, matched, r, dropout, targets)
     sizes = dict.fromkeys(matched, (r, alpha))
     if rank_pattern or alpha_pattern:
-        from lora.patterns import sizes_by_pattern
-
         sizes = sizes_by_pattern(matched, r, alpha, rank_pattern or {}, alpha_pattern or {})
     model.requires_grad_(False)
     for path, size in sizes.items():
@@ -148,3 +142,36 @@ def activate(model: nn.Module, name: str | None) -> None:
     """Make the adapter of that name the active one; layers without it compute their base."""
     for _, layer in lora_layers(model):
         layer.active = name if name in layer.adapters else None
+
+
+@contextmanager
+def use_adapter(model: nn.Module, name: str | None):
+    """Context in which the adapter of that name is active; None is the base. Raises KeyError for an unknown name."""
+    layers = [layer for _, layer in lora_layers(model)]
+    if name is not None and not any(name in layer.adapters for layer in layers):
+        known = sorted({key for layer in layers for key in layer.adapters})
+        raise KeyError(f"no adapter named {name!r}; there are: {', '.join(known) or 'none'}")
+    before = [layer.active for layer in layers]
+    try:
+        activate(model, name)
+        yield model
+    finally:
+        for layer, active in zip(layers, before, strict=True):
+            layer.active = active
+
+
+def adapters_off(model: nn.Module):
+    """Context in which the model computes its base."""
+    return use_adapter(model, None)
+
+
+def refuse(linears: Iterable[str], matched: list[str], r: int, dropout: float, targets: str | list[str]) -> None:
+    """Raise ValueError for arguments of `inject`. linears: the names of all linear layers; matched: the targets."""
+    if r < 1:
+        raise ValueError(f"lora r must be at least 1, not {r}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"lora dropout must be in [0, 1), not {dropout}")
+    if not matched:
+        known = ", ".join(sorted({path.rsplit(".", 1)[-1] for path in linears if path != "lm_head"}))
+        raise ValueError(f"lora targets {targets!r} match no layer; linear layers here: {known}")
+    raise ValueError("lora targets include the output head lm_head; log-probabilities need a plain head")

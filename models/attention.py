@@ -1,4 +1,4 @@
-"""Causal attention whose bits for a query, on a CPU where the trial says so, depend on that query and its keys alone.
+"""Causal attention that gives a query the same bits in any batch, on CPUs that pass the trial of exactness.
 
 So the log-probability recorded while sampling, from a cache, is the one that training recomputes. Three rules:
 
@@ -39,8 +39,6 @@ def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window: int | None = None, exac
         return ExactAttention.apply(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
     out_BHTE = kernels.attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window, exact)
     if out_BHTE is None:
-        from models.sdpa import masked_attention
-
         out_BHTE = masked_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
     return out_BHTE
 
@@ -194,3 +192,16 @@ def _mask(scores_UZML: torch.Tensor, tile: Tile, window: int | None, G: int) -> 
     masked_UBTL = masked(keys, tile.positions_BT, window)
     used = scores_UZML[tile.mask_from - tile.first :, :, : G * T].unflatten(1, (B, -1)).unflatten(3, (G, T))  # a view
     used.masked_fill_(masked_UBTL[:, :, None, None], float("-inf"))  # of [U, B, K, G, T, L]
+
+
+def masked_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None) -> torch.Tensor:
+    """Return what models/attention.py's `attend` does."""
+    B = len(q_BHTE)
+    k = rearrange(k_UZEL, "u (b k) e l -> b k (u l) e", b=B)
+    v = rearrange(v_UZLE, "u (b k) l e -> b k (u l) e", b=B)
+    position = positions_BT.clamp(min=0)[..., None]  # the gradient of a query that sees no key would be NaN
+    key = torch.arange(k.shape[2], device=q_BHTE.device)
+    seen = key <= position  # [B, T, keys]
+    if window is not None:
+        seen &= key > position - window
+    return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=seen[:, None], enable_gqa=True)

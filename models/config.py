@@ -6,9 +6,10 @@ how it was published.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from models.json_file import number, read_object
-from models.rope import Rope, parse_ropes
+from models.rope import LAYER_TYPES, Rope, parse_ropes
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")
@@ -70,23 +71,17 @@ def parse_config(raw: dict) -> ModelConfig:
     sound, quant = [type(size) is int and 0 < size <= MOST[key] for key, size in sizes.items()], "none"
     sound += [type(flag) is bool for flag in flags] + [family in FAMILIES, activation in ACTIVATIONS]
     if not all(sound) or raw.get("quantization_config"):
-        from models.checkpoints.config_problems import check_values
-
         quant = check_values(raw, sizes, MOST, FAMILIES, FLAGS, ACTIVATIONS)
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
     head_dim = raw.get("head_dim", 128 if family == "qwen3" else None) or hidden // heads
     kv_heads = raw.get("num_key_value_heads", KEY_HEADS.get(family)) or heads
     if heads % kv_heads or head_dim % 2 or (family == "llama" and not raw.get("head_dim") and hidden % heads):
-        from models.checkpoints.config_problems import refuse_heads
-
         refuse_heads(raw, head_dim, kv_heads)
     # Qwen2 and Mistral ignore attention_bias: Qwen2 has biases of q, k and v but not of o, Mistral has none
     attention_bias = attention_bias and family in ("qwen3", "llama")
     positions = raw.get("max_position_embeddings", POSITIONS[family])
     layer_types, window = ("full_attention",) * raw["num_hidden_layers"], None
     if family == "mistral" or (family != "llama" and raw.keys() & WINDOW_KEYS):  # llama ignores them
-        from models.checkpoints.windows import read_windows
-
         layer_types, window = read_windows(raw, family)
     return ModelConfig(
         model_type=family,
@@ -106,3 +101,90 @@ def parse_config(raw: dict) -> ModelConfig:
         dtype=str(raw.get("dtype", raw.get("torch_dtype", "float32"))),
         quant=quant,
     )
+
+
+WINDOW = 4096  # default of sliding_window
+
+
+def read_windows(raw: dict, family: str) -> tuple[tuple[str, ...], int | None]:
+    """Return (the type of each layer, the window of sliding layers). Raise ValueError that names the setting.
+
+    Mistral has one window for all layers, whatever layer_types says. In Qwen, if use_sliding_window is true, the layers
+    that layer_types names slide, or if it is absent the layers from max_window_layers on.
+    """
+    count, window = raw["num_hidden_layers"], raw.get("sliding_window", WINDOW)
+    if family == "mistral" and raw.get("num_key_value_heads", 8) is None:
+        raise ValueError(
+            "num_key_value_heads is null, which is not supported for mistral: give the number of key heads"
+        )
+    if family != "mistral":
+        check_flag(raw, "use_sliding_window")
+        window = window if raw.get("use_sliding_window") else None
+    if window is not None and (type(window) is not int or not 0 < window <= 2**31):
+        raise ValueError(f"sliding_window must be a positive integer or null, not {window!r}")
+    if family == "mistral":
+        return ("full_attention" if window is None else "sliding_attention",) * count, window
+    first = raw.get("max_window_layers", 28)
+    if type(first) is not int or first < 0:
+        raise ValueError(f"max_window_layers must be a whole number, not {first!r}")
+    slides = [window is not None and i >= first for i in range(count)]
+    kinds = raw.get("layer_types", [LAYER_TYPES[s] for s in slides])
+    if not isinstance(kinds, list):
+        raise ValueError(f"layer_types must be a list, not {kinds!r}")
+    for kind in kinds:
+        if kind not in LAYER_TYPES:
+            raise ValueError(f"layer_types names {kind!r}, which is not supported; supported: {', '.join(LAYER_TYPES)}")
+    if len(kinds) != count:
+        raise ValueError(f"layer_types has {len(kinds)} entries for num_hidden_layers {count}")
+    if window is None and "sliding_attention" in kinds:
+        raise ValueError(
+            "layer_types names sliding-window attention, but use_sliding_window is not true or sliding_window is null"
+        )
+    return tuple(kinds), window
+
+
+def check_values(raw: dict, sizes: dict, most: dict[str, int], families, flags, activations) -> str:
+    """Return how the blocks' linear layers are stored, "none" for plain floats. Raise ValueError for the first value
+    that is wrong by itself; the other arguments are models/config.py's."""
+    if raw.get("model_type") not in families:
+        raise ValueError(f"model_type {raw.get('model_type')!r} is not supported; supported: {', '.join(families)}")
+    for key, size in sizes.items():
+        if type(size) is not int or size <= 0:
+            raise ValueError(f"{key} must be a positive integer, not {size!r}")
+        if size > most[key]:
+            raise ValueError(f"{key} {size} is more than {most[key]:,}, the most that is supported")
+    for key in flags:
+        check_flag(raw, key)
+    if raw.get("hidden_act", "silu") not in activations:
+        raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: {', '.join(activations)}")
+    return stored_kind(raw["quantization_config"])
+
+
+def stored_kind(settings) -> str:
+    """Return the kind that a quantization_config names. Raise ValueError if this code cannot read such checkpoints."""
+    method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
+    if method != "bitsandbytes":
+        raise ValueError(f"quantization_config: quant_method {method!r} is not supported; supported: 'bitsandbytes'")
+    if settings.get("load_in_8bit"):
+        return "int8"
+    given = {"bnb_4bit_quant_storage": "uint8", **settings}
+    for key, only in (("load_in_4bit", True), ("bnb_4bit_quant_type", "nf4"), ("bnb_4bit_quant_storage", "uint8")):
+        if given.get(key) != only:
+            raise ValueError(f"quantization_config: {key} {given.get(key)!r} is not supported; supported: {only!r}")
+    return "nf4-double" if settings.get("bnb_4bit_use_double_quant") else "nf4"
+
+
+def refuse_heads(raw: dict, head_dim: int, kv_heads: int) -> NoReturn:
+    """Raise ValueError for sizes that do not divide, or an odd head size."""
+    hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
+    if raw["model_type"] == "llama" and not raw.get("head_dim") and hidden % heads:
+        raise ValueError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
+    if heads % kv_heads:
+        raise ValueError(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
+    raise ValueError(f"head_dim {head_dim} is odd; rotary embedding needs pairs")
+
+
+def check_flag(raw: dict, key: str) -> None:
+    """Raise ValueError for a key that is neither absent nor a boolean."""
+    if not isinstance(raw.get(key, False), bool):
+        raise ValueError(f"{key} must be true or false, not {raw[key]!r}")

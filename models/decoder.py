@@ -2,6 +2,9 @@
 
 Everything except attention works on rows: the tokens of a batch laid end to end, x_ND. Only attention needs to know
 which rows form a sequence; a `Layout` (models/layout.py) says so. So padding and packing cost nothing elsewhere.
+
+Gradient checkpointing by block (Chen et al. 2016) keeps only each block's input, [N, D]; the backward computes the
+block again before its gradient. The same operations run on the same numbers: on a CPU the gradients have the same bits.
 """
 
 from functools import partial
@@ -10,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from models.attention import attend, in_blocks
 from models.config import ModelConfig
@@ -17,7 +21,7 @@ from models.elementwise import by_whole_vectors
 from models.kernels import fast_matmul, kernels
 from models.layout import Layout, make_layout, segments_to_sequences
 from models.linear import ROW_MULTIPLE, Linear, joint_linear
-from models.rope import Rope, frequencies
+from models.rope import Rope, frequencies, refuse_length
 
 
 class RMSNorm(nn.Module):
@@ -124,7 +128,7 @@ class CausalLM(nn.Module):
         if cfg.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.exact = False  # on CUDA: one kernel for sampling and for training, everywhere
-        self.run_block = Block.__call__  # models/checkpointing.py replaces it
+        self.run_block = Block.__call__  # models/decoder.py replaces it
         self._tables = {rope: (torch.empty(0), torch.empty(0)) for rope in cfg.ropes}  # no buffers: never cast or saved
 
     @fast_matmul()
@@ -160,8 +164,6 @@ class CausalLM(nn.Module):
         dtype = self.model.norm.weight.dtype
         for rope, (cos, _) in self._tables.items():
             if rope.max_length is not None and length > rope.max_length:
-                from models.checkpoints.rope_scaling import refuse_length
-
                 refuse_length(length, rope.max_length)
             if cos.shape[0] < length or cos.dtype != dtype or cos.device != device:
                 positions = torch.arange(-(-length // 1024) * 1024, device=device)
@@ -176,3 +178,17 @@ def rotate(x_NHE: torch.Tensor, cos_NE: torch.Tensor, sin_NE: torch.Tensor) -> t
     """Apply the rotary embedding to half-split pairs: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin)."""
     swapped = x_NHE.roll(x_NHE.shape[-1] // 2, -1)
     return torch.addcmul(x_NHE * cos_NE[:, None], swapped, sin_NE[:, None])
+
+
+def checkpoint_blocks(model: CausalLM) -> None:
+    """Make every block of the model keep only its input when it is trained."""
+    model.run_block = _run_block
+
+
+def _run_block(block: Block, x_ND: torch.Tensor, layout, cache=None, wanted=None) -> torch.Tensor:
+    """Return the block's output, as `Block.forward` does."""
+    if cache is not None or not torch.is_grad_enabled():
+        return block(x_ND, layout, cache, wanted)
+    # Random numbers are only drawn for dropout, in train mode.
+    kept = dict(use_reentrant=False, preserve_rng_state=block.training)
+    return checkpoint(fast_matmul()(block.__call__), x_ND, layout, cache, wanted, **kept)

@@ -1,10 +1,10 @@
-"""Elementwise functions whose bits for an element do not depend on its place: silu and exp2; not gelu in 16 bits.
+"""Call silu and exp2 so that an element's bits do not depend on its position; gelu in 16 bits does not keep to that.
 
 On a CPU torch rounds silu and exp2 of whole vectors otherwise than the rest of a row, or of a thread's share. So rows
 are padded to whole vectors, and threads share whole rows. Gelu is shared by another rule: models/fast/trial.py.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,28 @@ def shares(x: torch.Tensor) -> Iterable[torch.Tensor]:
     """Return x [..., width] in parts of which each thread gets whole rows, or half rows of two threads."""
     if torch.get_num_threads() <= 2 or x.device.type != "cpu":
         return (x,)
-    from models.shares import even_parts
-
     return even_parts(x.view(-1, *x.shape[-2:]) if x.dim() > 3 else x)
+
+
+SHARE = 32768  # elements: torch gives a thread no less (at::internal::GRAIN_SIZE)
+
+
+def even_parts(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield x [n, ..., width] cut along its first dimension so that torch's threads share each part by whole rows.
+
+    A single entry of the first dimension is not cut, even if its rows do not divide evenly among the threads.
+    """
+    size, width = x[:1].numel(), x.shape[-1]
+    while True:
+        n = len(x)
+        while n > 1 and n * size // width % _threads(n * size):
+            n -= 1
+        yield x[:n]
+        x = x[n:]
+        if len(x) == 0:
+            return
+
+
+def _threads(elements: int) -> int:
+    """Return the number of threads that torch shares an elementwise loop among."""
+    return max(1, min(torch.get_num_threads(), -(-elements // SHARE)))

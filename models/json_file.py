@@ -1,7 +1,64 @@
-"""Reading and checking a checkpoint's JSON files."""
+"""Read the JSON files of a checkpoint, which may be a stranger's.
+
+Their size and nesting are bounded, and nothing in them is ambiguous: a key that stands twice is refused.
+"""
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 2**23  # of a file
+MOST_PARTS, MOST_DEPTH = 200_000, 32  # lists and objects in a text, and in one another
+
+
+def read_strictly(path: Path) -> dict:
+    """Return the JSON object in a file. Raise ValueError with one line for anything else."""
+    try:
+        found = parse_json(read_bytes(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    return found
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return the bytes of a file. Raise ValueError if there are more than `most`."""
+    with open(path, "rb") as file:  # some of the system's own files say that they have 0 bytes
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise ValueError(f"larger than {most:,} bytes")
+    return found
+
+
+def parse_json(text: bytes, most_parts: int = MOST_PARTS) -> Any:
+    """Return the value of a JSON text. Raise ValueError for another text, many or deeply nested lists and objects, NaN
+    and a repeated key."""
+    if text.count(b"[") + text.count(b"{") > most_parts:
+        raise ValueError(f"more than {most_parts:,} lists and objects")
+    try:
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not valid JSON ({error})") from None
+    level = [[found]]
+    for _ in range(MOST_DEPTH + 1):
+        items = (item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer))
+        if not (level := [item for item in items if isinstance(item, (dict, list))]):
+            return found
+    raise ValueError(f"lists and objects more than {MOST_DEPTH} deep")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"the key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} twice")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
 
 TINY = Path(__file__).parent / "tiny"  # the embedded model: its files are ours
 
@@ -12,8 +69,6 @@ def read_object(path: Path) -> dict:
         return {}
     if path.parent == TINY:
         return json.loads(path.read_text())
-    from models.checkpoints.strict_json import read_strictly
-
     return read_strictly(path)
 
 

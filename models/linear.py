@@ -53,8 +53,6 @@ class Linear(nn.Linear):
             return tuple((layer.matmul or F.linear)(x, layer.weight, layer.bias) for layer in layers)
         product = layers[0].product
         if torch.is_grad_enabled() and x.requires_grad:
-            from models.frozen_product import FrozenProduct
-
             product = FrozenProduct.apply
         return product(x, layers).split([layer.out_features for layer in layers], -1)
 
@@ -82,3 +80,16 @@ def joint_linear(x: torch.Tensor, *layers: LinearLayer) -> tuple[torch.Tensor, .
     """Return the outputs of layers that read the same input, as one product where that is possible."""
     wrapper = next((layer for layer in layers if not isinstance(layer, Linear)), layers[0])
     return wrapper.joint(x, layers)
+
+
+class FrozenProduct(torch.autograd.Function):
+    """`Linear.product` with a gradient for its input alone; saves no tensor for the backward."""
+
+    @staticmethod
+    def forward(ctx, x, layers):
+        ctx.layers = layers
+        return layers[0].product(x, layers)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.layers[0].product_back(grad.contiguous(), ctx.layers), None

@@ -1,11 +1,15 @@
 """Log-probabilities of sampled tokens from hidden states, without keeping the [N, V] logits.
 
 The logits of a few rows at a time are made from slabs of the vocabulary, SLAB words each. Sampling and training sum a
-row's normalizer over the slabs in the same order, so both get the same bits. The backward computes the logits again
-(models/logprob_backward.py). models/fast/head.py gets a frozen head's gradient from the forward.
+row's normalizer over the slabs in the same order, so both get the same bits. With a trainable head, or with a gradient
+for the entropy, the backward computes the logits again:
+
+    d logp(y) / d logit_v = [v = y] - p_v,    d entropy / d logit_v = -p_v (log p_v + entropy)
+
+models/fast/head.py gets a frozen head's gradient from the forward.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -63,8 +67,6 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_logprobs_N, grad_entropy_N):
-        from models.logprob_backward import backward_through_logits
-
         return *backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs, SLAB, ROWS), None, None, None
 
 
@@ -86,3 +88,39 @@ def normalize(logits_NV: torch.Tensor) -> tuple[torch.Tensor, ...]:
     probs_NV, peak = logits_NV.softmax(-1), logits_NV.amax(-1, keepdim=True)
     log_total = -probs_NV.amax(-1, keepdim=True).log_()
     return peak + log_total, probs_NV, peak, log_total
+
+
+def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs: Callable, size: int, limit: int):
+    """Return the gradients of hidden_ND and weight_VD, None for one that needs none.
+
+    slabs: of models/logprob.py, with `size` words each. limit: rows at once.
+    """
+    hidden_ND, weight_VD, targets_N, log_N, entropy_N = ctx.saved_tensors
+    # Sums over the slabs are float32: in 16 bits each addition would round.
+    grad_hidden_ND = torch.zeros_like(hidden_ND, dtype=log_N.dtype) if ctx.needs_input_grad[0] else None
+    grad_weight_VD = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
+    for row in range(0, len(hidden_ND), limit):
+        rows = slice(row, row + limit)
+        hidden, targets = hidden_ND[rows], targets_N[rows]
+        log, entropy, of_logp, of_entropy = (x[rows, None] for x in (log_N, entropy_N, grad_logprobs_N, grad_entropy_N))
+        for start, logits in slabs(hidden, weight_VD, ctx.temperature):
+            logp = logits[: len(hidden)].sub_(log)
+            grad = -logp.exp() * (of_logp + (logp + entropy) * of_entropy)
+            word = targets - start
+            inside = ((word >= 0) & (word < grad.shape[1])).nonzero()[:, 0]
+            grad[inside, word[inside]] += of_logp[inside, 0]
+            grad = (grad / ctx.temperature).to(weight_VD.dtype)
+            padded = F.pad(grad, (0, 0, 0, len(logits) - len(grad)))  # as `slabs` pads
+            if grad_hidden_ND is not None:
+                grad_hidden_ND[rows] += slab_back(padded, weight_VD, start, size)[: len(grad)]
+            if grad_weight_VD is not None:
+                grad_weight_VD[start : start + grad.shape[1]] += grad.mT @ hidden
+            del logits, logp, grad, padded  # or the next slab's would be made beside them
+    return None if grad_hidden_ND is None else grad_hidden_ND.to(hidden_ND.dtype), grad_weight_VD
+
+
+def slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int, size: int) -> torch.Tensor:
+    """Return x @ W over the words of a slab, [N, D]."""
+    x = x.to(weight_VD.dtype)
+    y = kernels.slab_back(x, weight_VD, start, size)
+    return x @ weight_VD[start : start + size] if y is None else y

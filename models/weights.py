@@ -1,17 +1,23 @@
 """Load a decoder's weights from safetensors files. Every name and shape must fit; one line says which does not.
 
 A model name is, in this order: "tiny" (the checkpoint that comes with the code), an existing folder, a hub id. A hub id
-may pin a branch, tag or commit: "Qwen/Qwen2.5-0.5B-Instruct@main". Checkpoints are untrusted: nothing is unpickled.
+may pin a branch, tag or commit: "Qwen/Qwen2.5-0.5B-Instruct@main". Weights may be sharded over several files, and the
+hub's cache holds links. Checkpoints are untrusted: nothing is unpickled.
 """
 
+import os
+import re
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
+from models.checkpoints import quantised
+from models.checkpoints.quantised import names_in_files
 from models.config import read_config
 from models.decoder import CausalLM
-from models.json_file import TINY
+from models.json_file import TINY, read_object
 from models.kernels import kernels
 
 
@@ -20,8 +26,6 @@ def resolve(name: str | Path) -> Path:
     folder = TINY if str(name) == "tiny" else Path(name)
     if folder.is_dir():
         return folder
-    from models.checkpoints.hub import download
-
     return download(str(name))
 
 
@@ -32,8 +36,6 @@ def open_checkpoint(name: str | Path) -> tuple[Path, CausalLM, list[Path]]:
         model = CausalLM(read_config(folder))
     files = [folder / "model.safetensors"]
     if files[0].is_symlink() or not files[0].is_file() or (folder / "model.safetensors.index.json").is_file():
-        from models.checkpoints.shards import weight_files
-
         files = weight_files(folder / "model.safetensors.index.json", files[0])
     size, count = sum(path.stat().st_size for path in files), sum(p.numel() for p in model.parameters())
     if size > 16 * count + 2**20:  # 8 bytes each, a tied head twice, and headers
@@ -55,8 +57,6 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant:
         if read or quant == model.config.quant == "none":
             tensors = (read or _read)(model, files, dtype, device)
         else:
-            from models.checkpoints import quantised
-
             tensors = quantised.read(model, quant, files, dtype, device)
         embedding, tied = tensors["model.embed_tokens.weight"], model.config.tie_word_embeddings
         head = tensors.setdefault("lm_head.weight", embedding) if tied else embedding
@@ -64,8 +64,6 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant:
             raise ValueError("lm_head.weight differs from model.embed_tokens.weight")
         model.load_state_dict(tensors, strict=True, assign=True)
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError):
-        from models.checkpoints.problems import check_weights
-
         check_weights(folder, files, model, dtype)
         raise
     if tied:
@@ -88,7 +86,158 @@ def _read(model: CausalLM, files: list[Path], dtype: torch.dtype, device: str) -
                     raise ValueError(f"{path}: {key}")
                 tensors[key] = tensor.to(device=device, dtype=dtype)
                 if not tensors[key].sum().isfinite():  # an entry is not, or the sum is out of range
-                    from models.checkpoints.problems import check_finite
-
                     check_finite(tensors[key], f"{path}: {key}")
     return tensors
+
+
+SHARD_NAME = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
+
+
+def weight_files(index: Path, single: Path) -> list[Path]:
+    """Return the shards that the file `index` lists, or the file `single` if there is no index.
+
+    Raise FileNotFoundError if neither exists, ValueError for a broken index or a link out of the folder.
+    """
+    if index.is_file():
+        return [inside(path) for path in shard_files(index)]
+    if not single.is_file():
+        raise FileNotFoundError(f"{single.parent}: has neither {single.name} nor {index.name}")
+    return [inside(single)]
+
+
+def inside(path: Path) -> Path:
+    """Return the path. Raise ValueError if it links out of its folder, except from a hub snapshot to its blobs."""
+    target, folder = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent))
+    snapshot = folder.parent.name == "snapshots"
+    if folder in target.parents or (snapshot and folder.parents[1] / "blobs" in target.parents):
+        return path
+    raise ValueError(f"{path}: links to a file outside the folder")
+
+
+def shard_files(index: Path) -> list[Path]:
+    """Return the files that a model.safetensors.index.json lists, all of them plain names inside its folder.
+
+    Raise ValueError or FileNotFoundError with one line otherwise.
+    """
+    try:
+        shards = sorted(set(read_object(index)["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{index}: not a shard index (a weight_map of tensor names to file names)") from None
+    for shard in shards:
+        if not isinstance(shard, str) or not SHARD_NAME.fullmatch(shard):
+            raise ValueError(f"{index}: shard {shard!r} is not a plain file name inside the folder")
+        if not (index.parent / shard).is_file():
+            raise FileNotFoundError(f"{index.parent / shard}: missing, though {index.name} lists it")
+    return [index.parent / shard for shard in shards]
+
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+REVISION = re.compile(r"\w([\w./-]*\w)?", re.ASCII)
+PATTERNS = ["*.json", "*.safetensors", "*.jinja"]
+
+
+def download(name: str) -> Path:
+    """Return the folder of a hub id such as "org/name" or "org/name@revision"; offline, that of the hub's cache.
+
+    Raise FileNotFoundError with one line if `name` is not a hub id or the hub does not have it, ValueError if the
+    revision cannot be the name of one. A config.json that is not supported is refused before the weights come.
+    """
+    read_config(download_config(name))
+    return _download(name, PATTERNS)
+
+
+def download_config(name: str) -> Path:
+    """Return a folder with the config.json of a hub id. Raise what `download` does for the id and the revision."""
+    return _download(name, ["config.json"])
+
+
+def _download(name: str, patterns: list[str]) -> Path:
+    hub_id, revision = split_revision(name)
+    if name.startswith((".", "/", "~")) or not HUB_ID.fullmatch(hub_id) or ".." in hub_id:
+        raise FileNotFoundError(f"model {name!r}: no such folder (and not a hub id such as Qwen/Qwen2.5-0.5B-Instruct)")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
+    except Exception as error:  # the hub client raises many kinds; for the user they all mean the same
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise FileNotFoundError(
+            f"model {name!r}: no such folder, and no download from the hub ({type(error).__name__}: {reason[:160]})"
+        ) from None
+
+
+def split_revision(name: str | Path) -> tuple[str, str | None]:
+    """Return ("org/name", "v1") for the hub id "org/name@v1", and (name, None) for any other name or a folder.
+
+    Raise ValueError with one line for a revision that cannot be a branch, tag or commit.
+    """
+    hub_id, at, revision = str(name).partition("@")
+    if not at or not HUB_ID.fullmatch(hub_id) or Path(name).is_dir():
+        return str(name), None
+    if not REVISION.fullmatch(revision) or ".." in revision or "//" in revision:
+        raise ValueError(f"model {str(name)!r}: {revision!r} is not the name of a branch, tag or commit")
+    return hub_id, revision
+
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+ROWS = 4096  # that are cast at once
+
+
+def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torch.dtype) -> None:
+    """Raise ValueError, with one line that names the file or tensor, if the files are not exactly the model's weights.
+
+    model: a models.CausalLM, whose parameters may be on the meta device; dtype: in which a tied head is compared.
+    """
+    shapes = {key: tuple(p.shape) for key, p in model.named_parameters(remove_duplicate=False)}
+    if model.config.quant != "none":
+        shapes = names_in_files(model, files)
+    tied, found, seen = model.config.tie_word_embeddings, {}, set()
+    for path in files:
+        try:
+            with safe_open(path, framework="pt", device="cpu") as file:
+                for key in file.keys():  # noqa: SIM118  (not a dict)
+                    if key.endswith("rotary_emb.inv_freq"):
+                        continue
+                    _check_tensor(path, file, key, shapes, seen)
+                    seen.add(key)
+                    if tied and key in (EMBEDDING, HEAD):
+                        found[key] = file.get_tensor(key)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
+    if len(found) == 2 and not _equal(found[HEAD], found[EMBEDDING], dtype):
+        raise ValueError(
+            f"{folder}: tie_word_embeddings is true, but {HEAD} differs from {EMBEDDING}; "
+            "set it to false in config.json to use both"
+        )
+    if tied and EMBEDDING in found:
+        seen.add(HEAD)
+    if missing := sorted(set(shapes) - seen):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ValueError(f"{folder}: tensor {missing[0]} is missing{more}")
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether two matrices of a shape are equal once they are cast to dtype."""
+    return all(torch.equal(a.to(dtype), b.to(dtype)) for a, b in zip(one.split(ROWS), other.split(ROWS), strict=True))
+
+
+def _check_tensor(path: Path, file: safe_open, key: str, shapes: dict[str, tuple | None], seen: set[str]) -> None:
+    """Raise ValueError if a file's tensor is repeated, unknown, misshapen or of integers."""
+    if key in seen:
+        raise ValueError(f"{path}: tensor {key} is already in another shard")
+    if key not in shapes:
+        raise ValueError(f"{path}: tensor {key} is not part of the model that config.json describes")
+    if shapes[key] is None:
+        return  # models/checkpoints/quantised.py checks it
+    shape = tuple(file.get_slice(key).get_shape())
+    if shape != shapes[key]:
+        raise ValueError(f"{path}: {key} has shape {shape}; config.json says {shapes[key]}")
+    dtype = file.get_tensor(key).dtype
+    if not dtype.is_floating_point:
+        raise ValueError(f"{path}: {key} has dtype {dtype}; weights must be floating-point numbers")
+
+
+def check_finite(tensor: torch.Tensor, name: str) -> None:
+    """Raise ValueError with the tensor's name if an entry is NaN or infinite."""
+    if not tensor.isfinite().all():
+        raise ValueError(f"{name} has an entry that is not finite in {str(tensor.dtype).removeprefix('torch.')}")

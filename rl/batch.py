@@ -101,6 +101,31 @@ def _in_pairs(order: list[int], lengths: list[int], limit: int, pairs: int) -> l
     return pieces
 
 
+def drop_zero_advantage(batch: Batch) -> Batch:
+    """Return the batch without episodes whose advantages are all zero, such as those of a group with equal scores.
+
+    The denominators of losses stay. Only for losses without a gradient where the advantage is 0. Returns the whole
+    batch if no episode would be left.
+    """
+    nonzero_B = torch.zeros(len(batch.episodes), dtype=torch.bool)
+    nonzero_B[batch.episode_N[batch.advantages_N != 0]] = True
+    if nonzero_B.all() or not nonzero_B.any():
+        return batch
+    batch = select(batch, nonzero_B.nonzero()[:, 0].tolist())
+    return replace(batch, learned_tokens=len(batch.episode_N))
+
+
+def whiten_rewards(batch: Batch) -> Batch:
+    """Return the batch with its rewards divided by the standard deviation of its scores.
+
+    The rewards are not shifted: shifting each turn's reward would favour long episodes, or short ones.
+    """
+    scores_B = batch.scores_B
+    if bool((scores_B == scores_B[0]).all()):  # exactly equal: the deviation would be rounding
+        return batch
+    return replace(batch, reward_N=batch.reward_N / scores_B.std())
+
+
 def forward(
     batch: Batch, model: CausalLM, temperature: float, critic: torch.nn.Module | None = None, entropy_grad: bool = False
 ) -> Batch:

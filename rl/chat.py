@@ -11,7 +11,7 @@ Replies appear as they are sampled. The keys and values of the conversation are 
 """
 
 if __name__ == "__main__":
-    import rl.guard.importing  # noqa: F401
+    import rl.run.early_interrupt  # noqa: F401
 
 import queue
 import signal
@@ -19,10 +19,10 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rl import program
-from rl.arguments import NotNegative, Positive
-from rl.guard import ends
-from rl.help import quiet_on_closed_pipe
+from rl.config import program
+from rl.config.arguments import NotNegative, Positive
+from rl.config.help import quiet_on_closed_pipe
+from rl.run import exits
 from rl.serve.loading import ModelKeys, load, with_adapters_base
 from rl.serve.protocol import random_states
 from rl.serve.sampler import Request, Sampler
@@ -137,10 +137,10 @@ def talk(chat: Chat) -> None:
 
 
 def main(words: list[str]) -> None:
-    with ends.exits_cleanly("rl.chat"):
+    with exits.exits_cleanly("rl.chat"):
         words = with_adapters_base(words)
     model, keys = program.parse(words, "rl.chat", ModelKeys, Keys, about=__doc__)
-    with ends.exits_cleanly("rl.chat", needs="max_len= bounds the memory of keys and values"), quiet_on_closed_pipe():
+    with exits.exits_cleanly("rl.chat", needs="max_len= bounds the memory of keys and values"), quiet_on_closed_pipe():
         sampler = load(model, rows=1, most_waiting=1)
         chat = Chat(sampler, keys)
         print(f"{chat.name or model.model}; {COMMANDS}")

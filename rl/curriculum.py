@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rl import ranks
-from rl.arguments import ArgumentError
-from rl.guard import keep
+from rl.config.arguments import ArgumentError
+from rl.run import retention
 from rl.tasks import mixture
 
 SUCCESS = 0.7  # of an epoch's episodes, from which the next value joins
@@ -60,7 +60,7 @@ def check(cfg: Any) -> None:
 def lesson(cfg: Any, epoch: int) -> Any:
     """Return the settings with the option's values that play in the epoch after `epoch`. All ranks must call this."""
     option, success = parts(cfg.curriculum)
-    own = [record for record in keep.records(Path(cfg.out)) if record.get("accuracy", 0) >= success]
+    own = [record for record in retention.records(Path(cfg.out)) if record.get("accuracy", 0) >= success]
     passed = ranks.from_first([record["epoch"] for record in own])
     chosen, words, most = cfg, [], 0
     for name in mixture(cfg.env):

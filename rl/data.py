@@ -1,26 +1,44 @@
-"""Demonstrations from a file: JSON Lines, a conversation or a prompt/answer pair in each; or rows of Parquet.
+"""Demonstrations for supervised fine-tuning: from a file, or from an environment's expert; and the loss on held-out ones.
+
+A file is JSON Lines, a conversation or a prompt/answer pair in each, or rows of Parquet:
 
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
     {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "...", "loss": true}]}     AgentGym
     {"question": "...", "answer": "..."}                      with sft.prompt_column=question sft.answer_column=answer
 
-Only the assistant's messages are learned, except those marked `"loss": false`. A tenth of the distinct rows is held
-out: those with the lowest hashes, so the same rows in every run, and none that is also learned. Fewer than ten distinct
-rows hold nothing out.
+Only the assistant's messages are learned, except those marked `"loss": false`. The 10 % of distinct rows with the
+lowest hashes are held out, so the split depends neither on the seed nor on the order. Fewer than ten distinct rows hold
+nothing out.
 """
 
 import hashlib
 import json
+import math
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
+import torch
+from tqdm import tqdm
+
+import envs
 from envs import parquet
-from models import Tokenizer
-from models.checkpoints.strict_json import parse_json
-from rl.config import Common
-from rl.guard.files import bounded_lines
+from envs.demos import expert
+from envs.requests import Request, Result
+from models import CausalLM, Tokenizer
+from models.json_file import parse_json
+from rl import ranks
+from rl.base_model import Base, request_streams
+from rl.batch import forward, make_batch, micro_batches
+from rl.config.checks import check_failures
+from rl.config.fields import Common
+from rl.evaluate import EVAL_STREAM, progress_bar
 from rl.records import Episode, Turn
-from rl.system_prompt import text_of, with_prompt
+from rl.rollout import CUT, add_step
+from rl.run.files import bounded_lines
+from rl.tasks import Task, make_env, make_tasks, text_of, with_prompt
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
 ROLES = {"human": "user", "gpt": "assistant"} | {role: role for role in ("system", "user", "assistant", "tool")}
@@ -162,3 +180,92 @@ def to_episode(
 
 def _digest(row: list[dict]) -> str:
     return hashlib.sha256(json.dumps(row).encode()).hexdigest()
+
+
+def demonstrations(
+    tokenizer: Tokenizer, tasks: Iterable[Task], cfg: Common, progress: tqdm, model: CausalLM | None = None
+) -> list[Episode]:
+    """Return the expert's episodes, with the ids that the model would have sampled; log-probabilities are 0.
+
+    An episode whose environment fails (EnvironmentFailed) is marked infrastructure_failed.
+    model: its base answers the environments' requests, all at once.
+    Raise ValueError if all episodes fail, or for a request if model is None.
+    """
+    return next(ranks.play([partial(_play_all, model, tokenizer, cfg)], list(tasks), progress))
+
+
+def _play_all(model, tokenizer, cfg: Common, tasks: list[Task], progress: tqdm) -> list[Episode]:
+    """Return the expert's episodes of this rank's tasks."""
+    base, finished = Base(model, tokenizer, cfg), []
+    episodes = [Episode(task.env, task.seed, task.group) for task in tasks]
+    playing = [_play(tokenizer, task, episode, cfg) for task, episode in zip(tasks, episodes, strict=True)]
+    streams = [request_streams(task.key) for task in tasks]
+    results = dict.fromkeys(range(len(tasks)))  # of the episodes that are not finished
+    while results:
+        requests = {}
+        for index, answers in results.items():
+            try:
+                requests[index] = list(zip(playing[index].send(answers), streams[index], strict=False))
+                continue
+            except StopIteration:
+                finished.append(episodes[index])
+            except envs.EnvironmentFailed as error:
+                finished.append(episodes[index])
+                episodes[index].infrastructure_failed = episodes[index].truncated = True
+                progress.write(f"{tasks[index].env}: {error}; the episode is left out")
+                left = len(tasks) - len(finished)
+                started = len(requests) if answers is None else left  # all start in the first round
+                check_failures(finished, started, left - started, error)
+            progress.update()
+        results = base.answer(requests)
+    return episodes
+
+
+def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Common) -> Generator[list[Request], list[Result]]:
+    """Let the expert play the episode. Yields the environment's requests to the base model and is sent the results."""
+    env = make_env(cfg, task.env)
+    episode.append(tokenizer.prompt(env.reset(task.seed, task.split)))
+    running = True
+    while running:
+        action, room = expert(env), max(cfg.max_len - len(episode.ids_T), 0)
+        ids = tokenizer.reply(action)
+        stop_reason = "stop" if len(ids) <= room else "context"
+        episode.append_turn(ids[:room], [0.0] * len(ids[:room]), stop_reason)
+        step = env.step(action) if stop_reason == "stop" else CUT
+        while step.requests:
+            step = env.answer((yield step.requests))
+        running = bool(add_step(episode, step, tokenizer, cfg))
+    if cfg.algorithm.source == "demonstrations" and cfg.algorithm.all_tokens:
+        episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
+        episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
+
+
+def evaluate_held_out(
+    prefix: str, model: CausalLM, tokenizer: Tokenizer, demos: Demonstrations | None, cfg: Common
+) -> list[dict]:
+    """Print and return `held_out_loss` on the held-out demonstrations of the file or, without a file, on those of the
+    environments' experts in cfg.eval_split. Return [] if there are none.
+
+    prefix: of the printed line.
+    """
+    held_out = demos.held_out if demos else []
+    if not demos and cfg.eval_episodes:
+        tasks = make_tasks(cfg, 0, cfg.eval_episodes, 1, cfg.eval_split, EVAL_STREAM, cfg.order)
+        with progress_bar(len(tasks), f"{cfg.eval_split} demonstrations") as progress:
+            played = demonstrations(tokenizer, tasks, cfg, progress, model)
+        held_out = [episode for episode in played if not episode.infrastructure_failed]
+    if not held_out:
+        return []
+    result = held_out_loss(model, held_out, cfg)
+    print(f"{prefix}held-out loss {result['eval_loss']:.4f}, perplexity {result['perplexity']:.2f}", flush=True)
+    return [result]
+
+
+@torch.no_grad()
+def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg: Common) -> dict:
+    """Return the mean negative log-probability, in nats at temperature 1, and the perplexity of the demonstrations."""
+    batch = make_batch(demonstrations)
+    pieces = ranks.own(micro_batches(batch, cfg.micro_tokens))
+    sums = [forward(piece, model, 1.0).logprobs_N.double().sum().item() for piece in pieces]
+    loss = -sum(chain(*ranks.gathered(sums))) / batch.total_tokens
+    return {"eval_loss": loss, "perplexity": math.exp(min(loss, 700.0)), "eval_tokens": batch.total_tokens}

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median, pstdev
 
 from models import CausalLM, Tokenizer
-from rl.config import Common
-from rl.log import env_metrics
-from rl.look.live import progress_bar
+from rl.config.fields import Common
 from rl.records import Episode
+from rl.report.progress import progress_bar
 from rl.rollout import rollouts
+from rl.run.log import env_metrics
 from rl.stats import jeffreys
 from rl.tasks import make_tasks
 

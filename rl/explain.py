@@ -3,7 +3,7 @@
     python -m rl.explain runs/x 3
     python -m rl.explain runs/x 3 by=advantage tokens=20
 
-The update is repeated on the episodes that the run saved (rollouts=, rl/replay.py), from the newest checkpoint before
+The update is repeated on the episodes that the run saved (rollouts=, rl/run/replay.py), from the newest checkpoint before
 it or from the run's start, over the epochs between; the run's folder stays as it is. So it is the run's own update,
 with the loss as the code has it now: after a change of the loss it shows what the change would have done.
 
@@ -12,7 +12,7 @@ first optimizer step: the shares add up to 1, and one below 0 was overruled by t
 """
 
 if __name__ == "__main__":
-    import rl.guard.importing  # noqa: F401
+    import rl.run.early_interrupt  # noqa: F401
 
 import contextlib
 import io
@@ -27,14 +27,15 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import load_file
 
+import train
 from models import Tokenizer
-from rl import arguments, config, program, setup
-from rl.arguments import ArgumentError, Positive
 from rl.batch import forward, micro_batches, select
-from rl.guard import checks, ends, keep
-from rl.guard.files import checkpoints, is_whole
+from rl.config import arguments, checks, fields, program
+from rl.config.arguments import ArgumentError, Positive
 from rl.records import Batch
-from rl.state import TrainState
+from rl.run import exits, replay, retention, setup
+from rl.run.files import checkpoints, is_whole
+from rl.run.state import TrainState
 
 AROUND = 6  # tokens of context on each side of a token
 
@@ -61,8 +62,6 @@ class Explained:
 
 def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Any]:
     """Repeat the update of an epoch. Return it with the run's tokenizer and settings."""
-    import train  # a program that assembles, as train.py does; its own stages are what is repeated
-
     with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
         cfg, _, tokenizer, state, _ = setup.start(*start_before(run, epoch, Path(temporary) / "run"))
         while state.epoch < epoch - 1:
@@ -78,7 +77,7 @@ def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Any]:
 def start_before(run: Path, epoch: int, copy: Path) -> tuple[Any, Path]:
     """Return the settings and the folder that repeat the run's updates up to this epoch, from its newest whole
     checkpoint before it, or from its start."""
-    saved = config.resolve({"resume": str(run)})
+    saved = fields.resolve({"resume": str(run)})
     if saved.algorithm.source != "rollouts":
         raise ArgumentError(f"{run} has algo={saved.algo}, which learns from demonstrations; there is no advantage")
     found = [path for path in checkpoints(run) if int(path.name.split("-")[1]) < epoch and is_whole(path)]
@@ -112,7 +111,7 @@ def logprobs(state: TrainState, batch: Batch, cfg: Any) -> torch.Tensor:
 
 def gradient_shares(state: TrainState, batch: Batch, cfg: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the norm of each episode's gradient of the policy, and its share of the gradient of all."""
-    algo, policy = config.algorithm_module(cfg.algo), state.optimizer.param_groups[0]["params"]
+    algo, policy = fields.algorithm_module(cfg.algo), state.optimizer.param_groups[0]["params"]
     if state.masters:
         raise ArgumentError("runs with lora.r=0 in bfloat16 train copies of the weights, which this does not follow")
 
@@ -140,8 +139,6 @@ def same_weights(state: TrainState, run: Path) -> bool | None:
     if path.is_file():
         saved = load_file(path)
         return all(torch.equal(p.detach().cpu(), saved[name]) for name, p in state.trainable().items())
-    from rl import replay
-
     later = replay.read(run / "episodes.jsonl", state.model.config.vocab_size).get(state.epoch + 1)
     return later[0].adapter_hash == state.adapter_hash() if later else None
 
@@ -239,13 +236,13 @@ def main(words: Sequence[str]) -> None:
     given = [word for word in words if "=" not in word and not arguments.wants_help([word])]
     named = [word for word in words if word not in given]
     [keys] = program.parse(named, "rl.explain", Keys, about=__doc__)
-    with ends.exits_cleanly("rl.explain"):
+    with exits.exits_cleanly("rl.explain"):
         if len(given) != 2 or not given[1].isdecimal():
             raise ArgumentError("give a run's folder and an epoch: python -m rl.explain runs/x 3")
         run, epoch = Path(given[0]), int(given[1])
         if not (run / "episodes.jsonl").is_file():
             raise ArgumentError(f"{run}: no episodes.jsonl, so this is not the folder of a run that played episodes")
-        last = max((record["epoch"] for record in keep.records(run) if "seconds" in record), default=0)
+        last = max((record["epoch"] for record in retention.records(run) if "seconds" in record), default=0)
         if not 1 <= epoch <= last:
             raise ArgumentError(f"epoch {epoch}: {run} has epochs 1 to {last}")
         found, tokenizer, cfg = explain(run, epoch)

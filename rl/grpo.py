@@ -24,9 +24,9 @@ from typing import ClassVar, Literal
 
 import torch
 
-from rl import core, groups, kl
-from rl.arguments import NotNegative, Positive
+from rl import core, kl
 from rl.batch import select
+from rl.config.arguments import NotNegative, Positive
 from rl.records import Batch
 
 
@@ -69,11 +69,11 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     scores_B = batch.scores_B
     if cfg.overlong_limit:
         tokens_B = torch.bincount(batch.episode_N)
-        scores_B = scores_B + groups.overlong_penalty(tokens_B, cfg.overlong_limit, cfg.overlong_cache)
-    advantages_B = groups.group_advantages(scores_B, group_B, cfg.divide_by_std)
+        scores_B = scores_B + core.overlong_penalty(tokens_B, cfg.overlong_limit, cfg.overlong_cache)
+    advantages_B = core.group_advantages(scores_B, group_B, cfg.divide_by_std)
     batch = replace(batch, advantages_N=advantages_B[batch.episode_N])
     if cfg.drop_equal:
-        batch = select(batch, (~groups.equal_groups(scores_B, group_B)).nonzero()[:, 0].tolist())
+        batch = select(batch, (~core.equal_groups(scores_B, group_B)).nonzero()[:, 0].tolist())
     return batch
 
 
@@ -81,17 +81,17 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
     """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean."""
     log_ratio_N = batch.logprobs_N - batch.old_logprobs_N
     if cfg.surrogate == "weight":
-        surrogate_N, ratio_N, clipped_N = groups.weighted_surrogate(
+        surrogate_N, ratio_N, clipped_N = core.weighted_surrogate(
             log_ratio_N, batch.logprobs_N, batch.advantages_N, cfg.clip, cfg.clip_high
         )
     else:
         if cfg.surrogate == "sequence":
-            log_ratio_N = groups.sequence_log_ratio(log_ratio_N, batch.episode_N)
+            log_ratio_N = core.sequence_log_ratio(log_ratio_N, batch.episode_N)
         surrogate_N, ratio_N, clipped_N = core.clipped_surrogate(
             log_ratio_N, batch.advantages_N, cfg.clip, cfg.clip_high, cfg.dual_clip
         )
     loss_N = surrogate_N + kl.in_loss(batch, cfg)
-    total = groups.aggregate(
+    total = core.aggregate(
         loss_N, batch.episode_N, cfg.aggregation, batch.total_tokens, batch.total_episodes, cfg.constant_length
     )
     tokens = {

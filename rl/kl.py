@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from rl.arguments import NotNegative, Positive
+from rl.config.arguments import NotNegative, Positive
 from rl.core import kl_estimate
 from rl.records import Batch
 

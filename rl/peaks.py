@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from lora.patterns import matching
-from lora.rounding import PIECE
+from lora.export import PIECE
+from lora.targets import matching
 from models.attention import KEY_BLOCK, QUERY_TILE
 from models.engine import PREFILL_TOKENS
 from models.kernels import kernels
 from models.linear import ROW_MULTIPLE
 from models.quant import layout
 from models.sizes import Sizes
-from rl.arguments import ArgumentError
-from rl.guard.fits import asked_of_base, check_stored
-from rl.guard.sums import SHARES, adds_in_place, most_held
+from rl.config.arguments import ArgumentError
+from rl.config.model_checks import asked_of_base, check_stored
+from rl.ranks.gradients import SHARES, adds_in_place, most_held
 
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 PROMPTS, MOST_TOKENS = 8, 64  # of merge.py's certificate: held-out tasks, unless prompts= says otherwise; of a reply
@@ -53,7 +53,7 @@ def phases(sizes: Sizes, cfg: Any) -> dict[str, int]:
     held, train = footprint(sizes, cfg), trained_weights(sizes, cfg)
     loaded = base(sizes, cfg) + 4 * (train if cfg.lora.r else train - sizes.weights)  # adapters and the critic
     if not cfg.lora.r and cfg.dtype != "float32":
-        loaded += 4 * sizes.weights  # rl/full.py's copies
+        loaded += 4 * sizes.weights  # rl/run/full_finetuning.py's copies
     steady = loaded + held.copies + train * MOMENTS[cfg.optimizer]  # after the first optimizer step
     steady += 2 * -(-cfg.max_len // 1024) * 1024 * sizes.E * width(cfg)  # the tables of CausalLM.rotary_tables
     needs = {"load": loaded, "rollout": steady + rollout(sizes, cfg, held)}

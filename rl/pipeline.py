@@ -13,7 +13,7 @@ evaluation judges RL, else SFT, else the base.
 """
 
 if __name__ == "__main__":
-    import rl.guard.importing  # noqa: F401
+    import rl.run.early_interrupt  # noqa: F401
 
 import json
 import shlex
@@ -24,16 +24,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl import arguments, as_trained, config, judge, program
-from rl.arguments import ArgumentError, NotNegative, Positive, flatten, word
-from rl.guard import claim, ends, fits, keep
-from rl.guard.files import checkpoints
-from rl.refusals import hint
+from rl.config import arguments, fields, model_checks, program
+from rl.config.arguments import ArgumentError, NotNegative, Positive, flatten, word
+from rl.config.refusals import hint
+from rl.judge import adapter_settings
+from rl.judge import results as judge
+from rl.run import exits, retention
+from rl.run import folder as claim
+from rl.run.files import checkpoints
 from rl.tasks import mixture
 
 STAGES = ("demos", "sft", "rl", "evaluate")
 ROOT = Path(__file__).parents[1]
-EVALUATED = {*as_trained.PLAYED, "model", "dtype", "quant", "device", "exact", "threads", "ranks", "rollout_batch_size"}
+EVALUATED = {
+    *adapter_settings.PLAYED,
+    "model",
+    "dtype",
+    "quant",
+    "device",
+    "exact",
+    "threads",
+    "ranks",
+    "rollout_batch_size",
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,7 @@ def main(words: list[str]) -> None:
         pipeline.check()
     except (ValueError, OSError) as error:
         arguments.fail("rl.pipeline", error)
-    with ends.exits_cleanly("rl.pipeline"):
+    with exits.exits_cleanly("rl.pipeline"):
         pipeline.run()
 
 
@@ -89,7 +102,7 @@ class Pipeline:
         if self.settings("rl").algorithm.source == "demonstrations":
             raise ArgumentError(f"rl={self.keys.rl!r} is algo=sft: it must be algo=ppo, grpo or reinforce")
         for model in {self.settings(stage).model for stage in ("sft", "rl")}:
-            fits.config_folder(model)  # raises for one that is not there, before demonstrations are collected
+            model_checks.config_folder(model)  # raises for one that is not there, before demonstrations are collected
 
     def run(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
@@ -137,7 +150,7 @@ class Pipeline:
         words = self.stage_words(stage)
         if any(each.startswith(("out=", "resume=", "resume_from=", "data=")) for each in words):
             raise ArgumentError(f"{stage}= must leave out=, data=, resume= and resume_from= to the pipeline")
-        return config.resolve(arguments.split(words))
+        return fields.resolve(arguments.split(words))
 
     def demos_command(self) -> list[str]:
         """Return the command that collects what the SFT recipe's experts play."""
@@ -148,7 +161,7 @@ class Pipeline:
         """Return the words that decide which demonstrations are collected."""
         cfg = self.settings("sft")
         names = list(mixture(cfg.env))
-        usual = {name: flatten(vars(config.group_class(name)()), f"{name}.") for name in names}
+        usual = {name: flatten(vars(fields.group_class(name)()), f"{name}.") for name in names}
         options = {key: value for name in names for key, value in flatten(vars(getattr(cfg, name)), f"{name}.").items()}
         changed = {key: value for key, value in options.items() if usual[key.split(".")[0]][key] != value}
         own = [f"demos={self.keys.demos}", f"seed={self.keys.seed}"]
@@ -180,9 +193,9 @@ class Pipeline:
         env = ",".join(dict.fromkeys(name for cfg in cfgs for name in mixture(cfg.env)))
         words = [each for each in self.stage_words("rl") if each.split("=")[0] in EVALUATED - {"env"}]
         bare = [*words, f"model={cfgs[1].model}", f"dtype={cfgs[1].dtype}", f"env={env}"]
-        first, second = map(as_trained.what_is_played, cfgs)
+        first, second = map(adapter_settings.what_is_played, cfgs)
         played = first | second | {"env": env}
-        usual = as_trained.what_is_played(config.resolve(arguments.split(bare)))
+        usual = adapter_settings.what_is_played(fields.resolve(arguments.split(bare)))
         unusual = {key: value for key, value in played.items() if usual.get(key, ...) != value}
         unusual |= {key: value for key, value in played.items() if first.get(key, value) != value}
         differing = [f"{key}={word(value)}" for key, value in unusual.items()]
@@ -199,7 +212,7 @@ class Pipeline:
 
     def adapter(self, stage: str) -> str:
         """Return the folder of the best epoch of a stage's run; "" if it left no adapter."""
-        best = keep.best_saved(self.folder(stage))
+        best = retention.best_saved(self.folder(stage))
         folder = self.folder(stage) / f"epoch_{best}"
         return str(folder) if best is not None and (folder / "adapter_config.json").is_file() else ""
 
@@ -211,11 +224,11 @@ class Pipeline:
         run = self.folder(stage)
         if not (run / "config.json").is_file() or not checkpoints(run):
             return False
-        saved = config.resolve({"resume": str(run)})
-        if not keep.is_finished(saved, run):
+        saved = fields.resolve({"resume": str(run)})
+        if not retention.is_finished(saved, run):
             return False
         ours = self.settings(stage)
-        other = claim.differences(ours, flatten(keep.settings(run)))
+        other = claim.differences(ours, flatten(retention.settings(run)))
         other = [line for line in other if line.split("=")[0] not in ("data", "resume_from", "episodes")]
         other = [line for line in other if not (saved.resume_from and line.startswith("lora."))]
         if other:

@@ -7,8 +7,8 @@ import torch
 
 from models.config import read_config
 from models.sizes import Sizes, sizes_of
-from rl.arguments import ArgumentError
-from rl.guard.fits import config_folder
+from rl.config.arguments import ArgumentError
+from rl.config.model_checks import config_folder
 from rl.peaks import parse_size, phases, settled
 
 

@@ -12,10 +12,25 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
+from torch import nn
 
 from rl import core, kl
-from rl.arguments import NotNegative, Positive
+from rl.config.arguments import NotNegative, Positive
 from rl.records import Batch
+
+
+class Critic(nn.Module):
+    """Estimate values with a two-layer MLP on the policy's hidden states, [N, D] -> [N], float32. Starts at value 0."""
+
+    def __init__(self, width: int, hidden: int, device: str = "cpu"):
+        super().__init__()
+        self.up = nn.Linear(width, hidden, device=device)
+        self.down = nn.Linear(hidden, 1, device=device)
+        nn.init.zeros_(self.down.weight)
+        nn.init.zeros_(self.down.bias)
+
+    def forward(self, hidden_ND: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.tanh(self.up(hidden_ND.float())))[:, 0]
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from typing import ClassVar, Literal
 
 import torch
 
-from rl import core, groups, kl
-from rl.arguments import Positive
+from rl import core, kl
+from rl.config.arguments import Positive
 from rl.records import Batch
 
 
@@ -65,7 +65,7 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
         episode_steps.diff(prepend=episode_steps.new_tensor([-1])) > 0
     ]  # of each episode's first turn
     if cfg.baseline == "leave_one_out":
-        baseline_B = groups.leave_one_out(scores_B, torch.tensor([episode.group for episode in batch.episodes]))
+        baseline_B = core.leave_one_out(scores_B, torch.tensor([episode.group for episode in batch.episodes]))
     else:
         number = {"none": 0.0, "batch": scores_B.mean().item(), "moving": batch.baseline or 0.0}[cfg.baseline]
         baseline_B = torch.full_like(scores_B, number)
@@ -95,7 +95,7 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
     """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean."""
     kl_N = kl.in_loss(batch, cfg)
     loss_N = kl_N - batch.advantages_N * batch.logprobs_N - cfg.entropy_coef * batch.entropy_N
-    total = groups.aggregate(loss_N, batch.episode_N, cfg.aggregation, batch.total_tokens, batch.total_episodes)
+    total = core.aggregate(loss_N, batch.episode_N, cfg.aggregation, batch.total_tokens, batch.total_episodes)
     tokens = {
         "approx_kl": core.approximate_kl(batch.logprobs_N, batch.old_logprobs_N),
         "reference_kl": kl.measured(batch),

@@ -20,11 +20,13 @@ from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn
 from models.kernels import kernels
 from rl import ranks, reward
-from rl.config import Common
-from rl.guard.checks import check_failures
-from rl.guard.invariants import sampler_hash
-from rl.look import live
+from rl.base_model import Base
+from rl.config.checks import check_failures
+from rl.config.fields import Common
 from rl.records import Episode
+from rl.remote.sampler import remote_engine
+from rl.report import progress as live
+from rl.run.health import sampler_hash
 from rl.tasks import Task, make_env
 
 MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
@@ -69,8 +71,6 @@ def rollouts(
 def _play(model, tokenizer, cfg: Common, temperature, weights: str, keep_hidden, tasks, progress) -> list[Episode]:
     """Play this rank's tasks. weights: hash of the adapter that samples."""
     limits = min(cfg.rollout_batch_size, len(tasks) or 1), cfg.max_len, lora.adapter_version(model)
-    if cfg.sampler:
-        from rl.remote_sampler import remote_engine
     engine = remote_engine(model, cfg, weights) if cfg.sampler else kernels.engine(Engine, model, *limits)
     engine.keep_hidden = keep_hidden and cfg.algorithm.critic
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, weights)
@@ -181,8 +181,6 @@ class _Games:
             self.fail(self.playing.pop(slot), error)
         else:
             if result.requests:
-                from rl.answer import Base  # few environments ask the base
-
                 self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
                 self.base.ask(slot, game.task.key, result.requests)
                 return

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from rl.arguments import Positive
+from rl.config.arguments import Positive
 from rl.records import Batch
 
 

@@ -1,6 +1,16 @@
-"""Statistics of success rates."""
+"""Success rates and their intervals, and comparisons of policies that played the same tasks. Pure functions of numbers.
+
+Comparisons are paired differences, Pareto dominance and pass@k. Intervals of rates and of their differences are
+quantiles of a Bayesian bootstrap over tasks (Rubin 1981): the mean under random Dirichlet weights. Outcomes that were
+possible but perhaps not seen have half a task's weight each, as in Jeffreys' prior. So the interval of a rate is the
+Jeffreys interval, and twenty equal results are no proof of equality. Means of numbers that may have any value have
+Student's interval.
+"""
 
 import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 
 def jeffreys(successes: int, trials: int, level: float = 0.8) -> tuple[float, float]:
@@ -45,3 +55,104 @@ def beta_cdf(x: float, a: float, b: float) -> float:
         if abs(c * d - 1) < 1e-15:
             break
     return front / fraction
+
+
+RATE = (0.0, 1.0)  # what the success of a task can be
+DIFFERENCE = (-1.0, 0.0, 1.0)  # what the difference of two can be
+
+
+def bootstrap(values: Sequence[float], possible: Sequence[float], draws: int = 4000, seed: int = 0) -> np.ndarray:
+    """Return draws of the mean over all tasks, given the values of some of them. Equal arguments give equal draws.
+
+    possible: values with half a task's weight each.
+    """
+    if not len(values):
+        raise ValueError("no values to take the mean of")
+    seen, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
+    points, weights = np.append(seen, possible), np.append(counts, [0.5] * len(possible))
+    shares = np.random.default_rng(seed).standard_gamma(weights, (draws, len(weights)))
+    return shares @ points / shares.sum(1)
+
+
+def student_interval(values: Sequence[float], level: float = 0.8) -> tuple[float, float]:
+    """Return mean -+ t * deviation / sqrt(n), Student's interval of the mean; of one value, that value."""
+    n, mean = len(values), float(np.mean(values))
+    if n < 2:
+        return mean, mean
+    half = student_quantile(level, n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def student_quantile(level: float, freedom: int) -> float:
+    """Return t with P(|T| <= t) = level: P(|T| > t) = I_x(freedom / 2, 1 / 2) at x = freedom / (freedom + t^2)."""
+    return math.sqrt(freedom * (1 / beta_quantile(1 - level, freedom / 2, 0.5) - 1))
+
+
+def score_interval(differences: Sequence[float], scores: set[float]) -> tuple[float, float]:
+    """Return the interval of the mean difference of two policies' scores, task by task.
+
+    scores: all that either had. Of at most two values, a score is a success in other units, and so is its interval:
+    with few tasks or rare successes Student's would be too narrow or too wide.
+    """
+    if len(scores) <= 2:
+        return interval(bootstrap(differences, [(max(scores) - min(scores)) * outcome for outcome in DIFFERENCE]))
+    return student_interval(differences)
+
+
+def interval(draws: np.ndarray, level: float = 0.8) -> tuple[float, float]:
+    """Return the equal-tailed interval of draws."""
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def unweighted_interval(
+    groups: Sequence[Sequence[float]], possible: Sequence[float], draws: int = 4000
+) -> tuple[float, float]:
+    """Return the interval of the mean of several groups' means, such as of environments, each counted once.
+
+    A group's draws are moved to its own mean and spread to the variance of a mean of n values: the prior moves them to
+    the middle of `possible` and narrows them, which does not average out over groups.
+    """
+    total, prior = np.zeros(draws), 0.5 * len(possible)
+    for number, values in enumerate(groups):
+        drawn, n = bootstrap(values, possible, draws, seed=number), len(values)
+        total += np.mean(values) + (drawn - drawn.mean()) * math.sqrt((n + prior + 1) / n)
+    low, high = interval(total / len(groups))
+    return max(low, min(possible)), min(high, max(possible))
+
+
+def rate_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the interval of the mean of rates; it touches 0 if all are 0 and 1 if all are 1, as jeffreys' does."""
+    low, high = interval(bootstrap(values, RATE))
+    return low if any(values) else 0.0, high if min(values) < 1 else 1.0
+
+
+def pass_at_k(successes: int, samples: int, k: int) -> float:
+    """Return the unbiased estimate of the chance that at least one of k attempts at a task succeeds.
+
+    It is the share of k-subsets of the samples with a success, 1 - C(n - c, k) / C(n, k) (Chen et al. 2021).
+    """
+    if not 1 <= k <= samples or not 0 <= successes <= samples:
+        raise ValueError(f"pass@{k} of {successes} successes in {samples} samples")
+    return 1 - math.comb(samples - successes, k) / math.comb(samples, k)
+
+
+def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Return whether a is at least b everywhere and more somewhere."""
+    pairs = list(zip(a, b, strict=True))
+    return all(x >= y for x, y in pairs) and any(x > y for x, y in pairs)
+
+
+def frontier(scores: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return the names that no other name's scores dominate."""
+    return [name for name, own in scores.items() if not any(dominates(other, own) for other in scores.values())]
+
+
+def dominance_probability(differences: Sequence[Sequence[float]], draws: int = 4000) -> float:
+    """Return the probability that a policy is better than another in every environment.
+
+    differences: of their successes task by task, for each environment; environments are independent.
+    """
+    return math.prod(
+        float((bootstrap(env, DIFFERENCE, draws, seed) > 0).mean()) for seed, env in enumerate(differences)
+    )

@@ -4,7 +4,7 @@ import re
 
 from torch import nn
 
-from rl.refusals import hint
+from rl.config.refusals import hint
 
 
 def read_targets(word: str, model: nn.Module) -> str | list[str]:

@@ -1,10 +1,16 @@
-"""Which episodes to play: tasks drawn from the environments that env= names, with their weights."""
+"""Which episodes to play: tasks drawn from the environments that env= names, with their weights.
+
+A system prompt (system_prompt=) stands before the messages of every environment.
+"""
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import envs
+from envs import prompt_file
+from rl.config.arguments import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -22,8 +28,6 @@ def mixture(text: str) -> dict[str, float]:
     """Return the weight of each environment that env= names. Raise ArgumentError if it is not as env= takes it."""
     if text in envs.NAMES:
         return {text: 1.0}
-    from rl.mixtures import weights_of
-
     return weights_of(text)
 
 
@@ -50,7 +54,67 @@ def make_env(cfg: Any, name: str) -> envs.Environment:
     """Return the environment of that name with the run's options."""
     env = envs.make(name, **vars(getattr(cfg, name)))
     if cfg.system_prompt:
-        from rl.system_prompt import add_to
-
         add_to(env, cfg.system_prompt)
     return env
+
+
+def weights_of(text: str) -> dict[str, float]:
+    """Return environment names and weights from "a,b" or "a:2,b:1"; the environments of a group share its weight.
+
+    Raise ArgumentError for a name that is unknown or given twice, and for a weight that is not positive.
+    """
+    weights = {}
+    try:
+        for part in text.split(","):
+            name, colon, given = part.strip().partition(":")
+            members, weight = envs.GROUPS.get(name, [name]), float(given if colon else 1)
+            if not 0 < weight < float("inf"):
+                raise ValueError
+            for member in members:
+                envs.config_class(member)  # raises ValueError for an unknown name
+                if member in weights:
+                    raise ValueError(f"{member} is named twice")
+                weights[member] = weight / len(members)
+    except ValueError as error:
+        raise ArgumentError(_refusal(text, error)) from None
+    return weights
+
+
+def _refusal(text: str, error: ValueError) -> str:
+    """Return the line for env=text, whose names or weights raised the error."""
+    for part in text.split(","):
+        name, colon, weight = part.strip().partition(":")
+        try:
+            right = 0 < float(weight if colon else 1) < float("inf")
+        except ValueError:
+            return f"env={text}: weight {weight!r} of {name} is not a number"
+        if not right:
+            return f"env={text}: weight {weight} of {name} must be positive and finite"
+    return f"env={text}: {error}"
+
+
+def add_to(env: envs.Environment, value: str) -> None:
+    """Let an environment's episodes begin with the system prompt, in one message with the environment's own if any."""
+    reset, text = env.reset, text_of(value)
+
+    env.reset = lambda seed, split="train": with_prompt(reset(seed, split), text)
+
+
+def with_prompt(messages: list[dict], text: str) -> list[dict]:
+    """Return the messages of a conversation with the system prompt before them."""
+    if messages[0]["role"] != "system":
+        return [{"role": "system", "content": text}, *messages]
+    return [{**messages[0], "content": f"{text}\n\n{messages[0]['content']}"}, *messages[1:]]
+
+
+def text_of(value: str) -> str:
+    """Return the text that system_prompt= gives or names. Raise ArgumentError for a file that cannot be read."""
+    try:
+        return prompt_file.chosen(value, value)
+    except ValueError as error:
+        raise ArgumentError(f"system_prompt={value}: {error}; a text may stand there instead of a file") from None
+
+
+def file_of(value: str) -> dict[str, Path]:
+    """Return {word: file} if system_prompt= names a file, else {}."""
+    return {f"system_prompt={value}": Path(value)} if value.endswith(prompt_file.ENDINGS) else {}

@@ -10,15 +10,16 @@ from tqdm import tqdm
 import lora
 from models import CausalLM, fast_matmul
 from models.kernels import kernels
-from rl.batch import forward, micro_batches, optimizer_steps
-from rl.config import Common
+from rl.batch import drop_zero_advantage, forward, micro_batches, optimizer_steps
+from rl.config.fields import Common
 from rl.core import learning_rate_factor
-from rl.critic import Critic
-from rl.guard import memory, signals
-from rl.look.episodes import note_entropies
-from rl.ranks import tree
+from rl.ppo import Critic
+from rl.ranks import gradients
 from rl.records import Batch
-from rl.state import TrainState
+from rl.report.episodes import note_entropies
+from rl.run import memory_errors, signals
+from rl.run.out_of_memory import accumulate_smaller
+from rl.run.state import TrainState
 
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
@@ -76,14 +77,10 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
     """
     algo_cfg, found = cfg.algorithm, None
     if not (algo_cfg.critic or algo_cfg.reference or algo_cfg.entropy_grad or algo_cfg.target_kl):
-        from rl.groups import drop_zero_advantage
-
         batch = drop_zero_advantage(batch)
-    with memory.may_run_out():
+    with memory_errors.may_run_out():
         found = accumulate(state, batch, algo, cfg)
     if found is None:
-        from rl.out_of_memory import accumulate_smaller
-
         found = accumulate_smaller(accumulate, state, batch, algo, cfg)
     stats, gaps = found
     if state.critic is not None and state.epoch < algo_cfg.critic_warmup:
@@ -109,7 +106,7 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -
     """Add the gradient of the whole batch to the parameters'. Return its metrics, and the sampler gap of each piece."""
 
     def learn(number: int, micro: Batch) -> tuple[dict, float]:
-        with tree.same_masks(cfg.lora.dropout, (cfg.seed, state.step, number), trained[0].device):
+        with gradients.same_masks(cfg.lora.dropout, (cfg.seed, state.step, number), trained[0].device):
             micro = forward(micro, state.model, temperature, state.critic, cfg.algorithm.entropy_grad)
             gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
             note_entropies(micro)
@@ -121,7 +118,7 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -
     trained = [p for group in state.optimizer.param_groups for p in group["params"]]
     temperature = cfg.temperature if cfg.algorithm.source == "rollouts" else 1.0  # of demonstrations
     pieces = micro_batches(batch, state.micro_tokens or cfg.micro_tokens)
-    results, stats = tree.accumulate(learn, pieces, trained, cfg.reduce == "fast"), defaultdict(float)
+    results, stats = gradients.accumulate(learn, pieces, trained, cfg.reduce == "fast"), defaultdict(float)
     for name, share in (item for shares, _ in results for item in shares.items()):
         stats[name] += share
     return stats, [gap for _, gap in results]

@@ -29,12 +29,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 import train  # noqa: F401  (children are forked and need not import it again)
-from rl import program
-from rl.arguments import Positive
-from rl.guard.claim import LOCK
-from rl.guard.files import checkpoints, is_whole
-from rl.guard.signals import Interrupted
-from rl.ranks import start as of_ranks
+from rl.config import program
+from rl.config.arguments import Positive
+from rl.ranks import launch as of_ranks
+from rl.run.files import checkpoints, is_whole
+from rl.run.folder import LOCK
+from rl.run.signals import Interrupted
 
 ROOT = Path(__file__).parents[1]
 WORDS = ["epochs=2", "episodes=8", "batch_size=4", "max_turns=2", "max_new_tokens=8", "eval_episodes=2", "lora.r=2"]

@@ -88,7 +88,7 @@ def fsync(file: int) -> None:
 def _one_rank():
     """Let programs that run in the tests' process stay in it, and not wait until the disk has what they wrote."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rl.ranks.start.cores", lambda: 1)
+        patch.setattr("rl.ranks.launch.cores", lambda: 1)
         patch.setattr(os, "fsync", fsync)
         yield
 

@@ -23,10 +23,10 @@ from pathlib import Path
 import chaos
 import torch
 
-import rl.checkpoint
+import rl.run.checkpoint
 from models.engine import Engine
-from rl import program
-from rl.arguments import Positive
+from rl.config import program
+from rl.config.arguments import Positive
 from rl.ranks import heartbeat
 
 WORDS = [*chaos.WORDS, "algo=ppo", "epochs=3", "batch_size=8", "micro_tokens=256", "max_turns=3", "ranks=2"]

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl import program
-from rl.refusals import hint
+from rl.config import program
+from rl.config.refusals import hint
 
 FOLDER = Path(__file__).with_name("golden")
 ENVIRONMENTS = ["abd", "alfworld", "babyai", "db_bench", "ded", "os_interaction", "planner", "qa", "sat", "sciworld"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import hostile_files as hostile
 from hostile_files import CHATML, DEEP, ESCAPES, LONG, QWEN2, TEXTS, VALUES, put
 
-from rl import config
+from rl.config import fields as config
 
 Case = Callable[[Path], object]
 

@@ -21,11 +21,12 @@ from torch import nn
 
 import lora
 from models import load_model, load_tokenizer
-from models.checkpoints.export import save_model
 from models.config import read_config
+from models.export import save_model
 from models.tiny.make_tiny import train_tokenizer
-from rl import config, data
-from rl.refusals import LINE, one_line
+from rl import data
+from rl.config import fields as config
+from rl.config.refusals import LINE, one_line
 
 SECONDS, MEMORY = 2.0, 500  # most processor time and most MiB of a case
 SILENT = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)  # Python does not print them

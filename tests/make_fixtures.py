@@ -15,7 +15,7 @@ import torch
 from conftest import SMALL, randomize
 from safetensors.torch import save_file
 
-from rl import program
+from rl.config import program
 
 FROZEN = Path(__file__).parent / "fixtures" / "decoder.safetensors"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from conftest import SMALL
 
-from models.checkpoints.export import save_model
 from models.config import parse_config
 from models.decoder import CausalLM
+from models.export import save_model
 
 FROZEN = Path(__file__).parent / "fixtures" / "bitsandbytes"
 RAW = {**SMALL, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True}

@@ -3,7 +3,7 @@ benchmarks/results/mutants.md.
 
 A mutant is a function that takes the right function and returns a wrong one, which replaces it in every module. Each
 runs in a process of its own, forked from this one: two optimizer steps of the embedded model with strict=true, which a
-check of rl/guard/invariants.py must end by its name; or pytest on one test, of which an assertion must fail.
+check of rl/run/health.py must end by its name; or pytest on one test, of which an assertion must fail.
 tests/test_mutations.py holds more of them, for single functions, beside their properties.
 """
 
@@ -33,27 +33,11 @@ from lora.fused import FusedLoRA
 from lora.layer import Adapter
 from models import CausalLM, Tokenizer, engine, load_model, logprob, random
 from models.kernels import kernels
-from rl import (
-    batch,
-    checkpoint,
-    config,
-    core,
-    evaluate,
-    groups,
-    kl,
-    ppo,
-    program,
-    reinforce,
-    resume,
-    reward,
-    sft,
-    stats,
-    tasks,
-    update,
-)
+from rl import batch, core, evaluate, kl, ppo, reinforce, reward, sft, stats, tasks, update
 from rl import rollout as rollouts
-from rl.guard import files, keep, watch
+from rl.config import fields, program
 from rl.records import Episode
+from rl.run import checkpoint, files, resume, retention, watch
 
 ROOT = Path(__file__).parents[1]
 WORDS = "algo=grpo epochs=2 episodes=16 batch_size=16 max_turns=2 max_new_tokens=12 eval_episodes=0 lora.r=2"
@@ -92,7 +76,7 @@ MUTANTS: list[Mutant] = []
 
 def with_words(words: str) -> Callable[[Path], None]:
     """Return a run with these settings on top of WORDS."""
-    return lambda folder: train.main(config.parse([*WORDS.split(), *words.split(), f"out={folder}/run"]))
+    return lambda folder: train.main(fields.parse([*WORDS.split(), *words.split(), f"out={folder}/run"]))
 
 
 def resumed(words: str) -> Callable[[Path], None]:
@@ -100,7 +84,7 @@ def resumed(words: str) -> Callable[[Path], None]:
 
     def run(folder: Path) -> None:
         with_words(f"{words} epochs=1")(folder)
-        train.main(config.parse([f"resume={folder}/run", "epochs=2"]))
+        train.main(fields.parse([f"resume={folder}/run", "epochs=2"]))
 
     return run
 
@@ -113,7 +97,7 @@ def from_adapter(folder: Path) -> None:
         nn.init.normal_(layer.adapter.B, std=0.02, generator=torch.Generator().manual_seed(0))
     lora.save_adapter(model, folder / "adapter", "tiny")
     words = [word for word in WORDS.split() if not word.startswith("lora.")]
-    train.main(config.parse([*words, f"resume_from={folder}/adapter", f"out={folder}/run"]))
+    train.main(fields.parse([*words, f"resume_from={folder}/adapter", f"out={folder}/run"]))
 
 
 def mutant(name: str, part: str, owner, function: str, caught_by: str, run: str | Callable = ""):
@@ -535,7 +519,7 @@ result(
     lambda y, x: y + x.mean(),
 )  # fmt: skip
 arguments(
-    "the baseline is that of all groups", "advantages", groups, "group_advantages",
+    "the baseline is that of all groups", "advantages", core, "group_advantages",
     "tests/test_core.py::test_group_advantages", lambda scores, group, *more: (scores, torch.zeros_like(group), *more),
 )  # fmt: skip
 result(
@@ -633,7 +617,7 @@ no_op(
     "tests/test_checkpoint.py::test_damaged_checkpoint_is_skipped_for_the_one_before",
 )  # fmt: skip
 no_op(
-    "no checkpoint is removed", "checkpoints", keep, "prune", "tests/test_checkpoint.py::test_only_the_newest_stay"
+    "no checkpoint is removed", "checkpoints", retention, "prune", "tests/test_checkpoint.py::test_only_the_newest_stay"
 )  # fmt: skip
 
 

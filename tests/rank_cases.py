@@ -22,8 +22,8 @@ import envs
 import train
 from envs.textcraft import Env
 from rl import ranks
-from rl.config import parse
-from rl.ranks import start
+from rl.config.fields import parse
+from rl.ranks import launch
 
 ROWS = 8  # sequences of the trial with shares, which has more in every other test
 MEASURED = 6  # passes: the trial, an evaluation, a rollout, values or the reference, an update
@@ -62,7 +62,7 @@ def run(words: list[str]) -> None:
         for word in SPECIAL.keys() & set(words):
             stack.enter_context(SPECIAL[word]())
         cfg = parse([word for word in words if word not in SPECIAL], "train.py")
-        train.main(cfg) if ranks.here.world == 1 else start.call(train.main, cfg)
+        train.main(cfg) if ranks.here.world == 1 else launch.call(train.main, cfg)
 
 
 def held(model: torch.nn.Module) -> dict[str, int]:
@@ -120,7 +120,7 @@ def measured(path: str, words: list[str], trials: Path) -> None:
 
 if __name__ == "__main__":
     folder, cases, trials = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
-    start.join("cpu")
+    launch.join("cpu")
     if "shard=" in sys.argv[2]:
         import rl.ranks.shard  # noqa: F401
 
@@ -134,4 +134,4 @@ if __name__ == "__main__":
             else:
                 with shared_trials(trials):
                     run(words)
-    start.leave()
+    launch.leave()

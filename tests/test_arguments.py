@@ -10,8 +10,8 @@ from typing import Literal
 
 import pytest
 
-from rl import arguments, program
-from rl.arguments import NotNegative, Positive
+from rl.config import arguments, program
+from rl.config.arguments import NotNegative, Positive
 
 SOURCE = Path(arguments.__file__)
 PARSER = ("arguments", "program", "refusals", "help")

@@ -9,8 +9,8 @@ from conftest import run_program
 
 import train
 from models.json_file import TINY
-from rl import config
-from rl.ranks import start
+from rl.config import fields
+from rl.ranks import launch
 
 SMALL = [
     "episodes=4",
@@ -30,7 +30,7 @@ SHORT = ["n=2", "threads=1", "ranks=1"]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    train.main(config.parse([*SMALL, *PLAY, f"out={folder}"], "train.py"))
+    train.main(fields.parse([*SMALL, *PLAY, f"out={folder}"], "train.py"))
     return folder
 
 
@@ -210,7 +210,7 @@ def test_merging_under_torchrun_is_refused(run, tmp_path, monkeypatch):
 def test_ranks_are_no_forks_of_a_process_that_has_merged(run, tmp_path, monkeypatch):
     """Its threads of OpenMP are not in a fork, which would wait for them: the run hung as it loaded the model."""
     found, play = [], ["eval.py", f"adapter={run}/epoch_1", "n=4", "ranks=2", "device=cpu"]
-    monkeypatch.setattr(start, "launch", lambda count, forks: found.append(forks) or 0)
+    monkeypatch.setattr(launch, "launch", lambda count, forks: found.append(forks) or 0)
     for words in (play, [*play, "mode=both", f"out={tmp_path}/both"]):
         monkeypatch.setattr(sys, "orig_argv", ["python", *words])
         status, _, err = run_program(*words)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from models import attention
-from models.sdpa import masked_attention
+from models.attention import masked_attention
 
 
 @pytest.mark.parametrize("window", [None, 1, 70])

@@ -9,9 +9,17 @@ from test_lora import adapted_model
 
 import lora
 from rl import grpo, ppo, ranks, sft
-from rl.batch import _hidden, add_values, forward, make_batch, micro_batches, optimizer_steps, select
-from rl.critic import Critic
-from rl.groups import drop_zero_advantage
+from rl.batch import (
+    _hidden,
+    add_values,
+    drop_zero_advantage,
+    forward,
+    make_batch,
+    micro_batches,
+    optimizer_steps,
+    select,
+)
+from rl.ppo import Critic
 from rl.records import Episode, Turn
 from rl.reference import add_reference
 

@@ -11,7 +11,7 @@ import envs
 
 PAGE = (ROOT / "docs" / "bring_your_own.md").read_text()
 FILES = dict(re.findall(r"This is `([\w/]+\.py)`:\n\n```python\n(.*?)```", PAGE, re.S))
-LINES = {"envs/__init__.py": "NAMES = {", "rl/config.py": "ALGORITHMS = {"}
+LINES = {"envs/__init__.py": "NAMES = {", "rl/config/fields.py": "ALGORITHMS = {"}
 SMALL = ["episodes=8", "batch_size=8", "epochs=1", "max_new_tokens=6", "eval_episodes=2", "threads=1", "ranks=1"]
 SMALL += ["products=plain"]
 

@@ -8,7 +8,7 @@ from test_quant import quantised
 import lora
 from benchmarks.live import LiveStorage
 from models import fast_matmul
-from models.checkpointing import checkpoint_blocks
+from models.decoder import checkpoint_blocks
 from models.fast import train_block
 from models.logprob import token_logprobs
 from models.quant import KINDS

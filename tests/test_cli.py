@@ -20,9 +20,9 @@ import eval as eval_program
 import rl.update
 from envs import __main__ as play
 from envs.textcraft import Env
-from rl import config
-from rl.guard import ends
-from rl.guard.signals import Interrupted
+from rl.config import fields
+from rl.run import exits
+from rl.run.signals import Interrupted
 
 ROOT = Path(__file__).parents[1]
 RESOLVED = ("recipe", "max_turns", "sandbox")  # keys that rl.config turns into others
@@ -52,7 +52,7 @@ def test_printing_to_a_closed_pipe_is_silent(words):
 
 
 def test_a_reader_that_leaves_a_run_is_named(capsys):
-    with pytest.raises(SystemExit) as end, ends.exits_cleanly("train.py"):
+    with pytest.raises(SystemExit) as end, exits.exits_cleanly("train.py"):
         error = BrokenPipeError(32, "Broken pipe")
         error.add_note("how to go on")
         raise error
@@ -76,7 +76,7 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_a_program_keeps_its_traceback(name):
     """Whoever changes a loss or an environment must see where it fails."""
-    with pytest.raises(ValueError), ends.exits_cleanly("train.py"):
+    with pytest.raises(ValueError), exits.exits_cleanly("train.py"):
         MISTAKES[name]()
 
 
@@ -85,7 +85,7 @@ def test_a_refusal_is_one_line_wherever_it_is_worded(capsys):
         raise ValueError("this is refused")
 
     for refused in (refuse, lambda: ThreadPoolExecutor(1).submit(refuse).result(), lambda: json.loads("{")):
-        with pytest.raises(SystemExit) as end, ends.exits_cleanly("train.py"):
+        with pytest.raises(SystemExit) as end, exits.exits_cleanly("train.py"):
             refused()
         assert end.value.code == 1 and capsys.readouterr().err.count("\n") == 1
 
@@ -153,7 +153,7 @@ def test_interrupt_prints_how_to_resume(epochs, said, tmp_path, monkeypatch, cap
 
     monkeypatch.setattr("rl.update.update", update)
     if epochs is None:
-        monkeypatch.setattr("rl.setup.load_model", load_model)
+        monkeypatch.setattr("rl.run.setup.load_model", load_model)
     monkeypatch.setattr(sys, "argv", ["train.py", *RUN, "threads=1", f"out={tmp_path}/{{algo}}-{{timestamp}}"])
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
@@ -229,7 +229,7 @@ class Read:
 def test_eval_frees_a_model_before_it_loads_the_next(monkeypatch, capsys):
     """Two models of 7B do not fit where one does."""
     words = ["n=1", "max_new_tokens=2", "textcraft.max_turns=1", "adapter=base,base,base"]
-    cfg, keys = config.parse(words, "eval.py", eval_program.Keys)
+    cfg, keys = fields.parse(words, "eval.py", eval_program.Keys)
     load, loaded, alive = eval_program.load_model, [], []
 
     def load_and_count(*args):
@@ -244,12 +244,12 @@ def test_eval_frees_a_model_before_it_loads_the_next(monkeypatch, capsys):
 
 
 def test_help_of_eval_lists_exactly_the_keys_it_reads(capsys):
-    cfg, keys = config.parse(["n=1", "max_new_tokens=2", "textcraft.max_turns=1"], "eval.py", eval_program.Keys)
+    cfg, keys = fields.parse(["n=1", "max_new_tokens=2", "textcraft.max_turns=1"], "eval.py", eval_program.Keys)
     read = Read(cfg)
     eval_program.main(read, keys)
     capsys.readouterr()
     with pytest.raises(SystemExit):
-        config.parse(["--help"], "eval.py", eval_program.Keys)
+        fields.parse(["--help"], "eval.py", eval_program.Keys)
     listed = set(re.findall(r"^  (\w+)[=.]", capsys.readouterr().out, re.M))
     unlisted = {"sampler", "algorithm"}  # eval.py empties the first; the second is about episodes to learn from
     assert read.keys - unlisted | STARTS == listed - {*vars(keys), *RESOLVED, *envs.NAMES} | {"textcraft"}

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from rl.compare import (
+from rl.stats import (
     DIFFERENCE,
     RATE,
     bootstrap,
@@ -13,12 +13,12 @@ from rl.compare import (
     dominates,
     frontier,
     interval,
+    jeffreys,
     pass_at_k,
     score_interval,
     student_interval,
     unweighted_interval,
 )
-from rl.stats import jeffreys
 
 SIMULATIONS = 8_000  # standard error of a coverage of 80 %: 0.45 %
 MANY = 20_000  # 0.28 %

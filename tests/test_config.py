@@ -13,11 +13,10 @@ import envs
 import eval
 import merge
 from models.weights import TINY
-from rl import arguments, config, help
-from rl.arguments import flatten
-from rl.config import parse
-from rl.guard.sources import describe_sources
-from rl.refusals import GUIDES, recipe_names
+from rl.config import arguments, fields, help
+from rl.config.arguments import flatten
+from rl.config.fields import describe_sources, parse
+from rl.config.refusals import GUIDES, recipe_names
 from rl.tasks import make_env
 
 KEY = re.compile(r"^  ([a-z_]+(?:\.[a-z_]+)?)=(\S*) +(\S.*)$")
@@ -53,8 +52,8 @@ def test_names_of_the_guides_are_refused_with_ours(program, word, ours):
 
 
 def test_guides_names_lead_to_keys_of_a_program():
-    groups = [("", cls) for cls in (config.Common, eval.Keys, merge.Keys)]
-    groups += [(name, config.group_class(name)) for name in config.GROUPS]
+    groups = [("", cls) for cls in (fields.Common, eval.Keys, merge.Keys)]
+    groups += [(name, fields.group_class(name)) for name in fields.GROUPS]
     known = {key for name, cls in groups for key in arguments.keys_of(cls, name)}
     assert {ours for ours in GUIDES.values() if ours.partition("=")[0] not in known} == set()
     assert not GUIDES.keys() & known
@@ -219,9 +218,9 @@ def test_lora_r_0_needs_environments_without_requests():
 
 def everything() -> dict:
     """Return the default of every key of every group."""
-    found = dict(vars(config.Common()))
-    for name in config.GROUPS:
-        found |= {f"{name}.{key}": value for key, value in vars(config.group_class(name)()).items()}
+    found = dict(vars(fields.Common()))
+    for name in fields.GROUPS:
+        found |= {f"{name}.{key}": value for key, value in vars(fields.group_class(name)()).items()}
     return found
 
 
@@ -372,7 +371,7 @@ def test_start_line_of_a_resumed_run_names_what_changes(tmp_path):
 
 
 def test_only_groups_in_use_are_loaded_and_present():
-    program = "from rl import config; import sys; names = 'rl.grpo', 'envs.os_interaction', 'rl.help'\n"
+    program = "from rl import config; import sys; names = 'rl.grpo', 'envs.os_interaction', 'rl.config.help'\n"
     program += "for words in [], sys.argv[1:]: config.parse(['algo=ppo', *words]);"
     program += " print(*(n for n in names if n in sys.modules))"
     command = [sys.executable, "-c", program, "grpo.clip=0.1", "env=os_interaction"]
@@ -426,7 +425,7 @@ def test_every_shipped_recipe_is_valid():
 def test_every_key_of_every_recipe_is_known():
     """Keys of groups that a run does not use are ignored; here every group is in use."""
     played = ",".join(sorted(envs.NAMES.keys() - {"qa"}))  # which needs a file
-    in_use = [f"env={played}", "qa.splits=hash", *(f"{algo}.epochs=1" for algo in config.ALGORITHMS)]
+    in_use = [f"env={played}", "qa.splits=hash", *(f"{algo}.epochs=1" for algo in fields.ALGORITHMS)]
     for name in recipe_names():
         for model in ("tiny", "other/model"):
             assert parse([f"recipe={name}", f"model={model}", *in_use], "eval.py").model == model

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rl import core, groups, grpo, kl, ppo, reinforce, sft
+from rl import core, grpo, kl, ppo, reinforce, sft
 from rl.batch import make_batch, micro_batches
 from rl.records import Batch, Episode, Turn
 from rl.reference import next_kl_coef
@@ -178,7 +178,7 @@ def check_group_advantages():
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     group = torch.tensor([7, 3, 11]).repeat_interleave(4)[order]
     for divide, values in expected.items():
-        close(groups.group_advantages(torch.cat(GROUPS)[order], group, divide), torch.cat(values)[order])
+        close(core.group_advantages(torch.cat(GROUPS)[order], group, divide), torch.cat(values)[order])
 
 
 def test_group_advantages():
@@ -189,7 +189,7 @@ def test_groups_of_one_or_equal_scores_have_advantage_0():
     """Exactly 0: subtracting a rounded mean would leave noise of 1e-8 / 1e-4."""
     scores, group = torch.tensor([0.1] * 7 + [5.0]), torch.tensor([0] * 7 + [1])
     for divide in (True, False):
-        assert not groups.group_advantages(scores, group, divide).any()
+        assert not core.group_advantages(scores, group, divide).any()
 
 
 # Losses
@@ -240,19 +240,19 @@ def check_gspo():
     ratio, episode, A = f64(1.2, 0.9, 1.1, 0.7, 0.8), torch.tensor([0, 0, 0, 1, 1]), f64(1, 1, 1, -1, -1)
 
     def loss(log_ratio):
-        mean = groups.sequence_log_ratio(log_ratio, episode)
-        return groups.aggregate(core.clipped_surrogate(mean, A, 0.3, 0.3)[0], episode, "sequence", 5, 2)
+        mean = core.sequence_log_ratio(log_ratio, episode)
+        return core.aggregate(core.clipped_surrogate(mean, A, 0.3, 0.3)[0], episode, "sequence", 5, 2)
 
-    close(groups.sequence_log_ratio(ratio.log(), episode).exp(), [1.059104500598] * 3 + [0.748331477355] * 2)
+    close(core.sequence_log_ratio(ratio.log(), episode).exp(), [1.059104500598] * 3 + [0.748331477355] * 2)
     close(loss(ratio.log()), -0.155386511622)
     close(slope(loss, ratio.log()), [-0.176517416766] * 3 + [0.187082869339] * 2)
 
 
 def test_cispo_clips_the_weight_and_keeps_the_gradient():
     logprobs, ratio, A = f64(-1.0, -2.0, -0.5), f64(1.5, 0.5, 1.1), f64(2, -2, -1)
-    loss, found, clipped = groups.weighted_surrogate(ratio.log(), logprobs, A, 0.2, 0.28)
+    loss, found, clipped = core.weighted_surrogate(ratio.log(), logprobs, A, 0.2, 0.28)
     close(loss, [1.28 * 2 * 1.0, -0.8 * 2 * 2.0, -1.1 * 0.5])
-    close(slope(lambda x: groups.weighted_surrogate(ratio.log(), x, A, 0.2, 0.28)[0], logprobs), [-2.56, 1.6, 1.1])
+    close(slope(lambda x: core.weighted_surrogate(ratio.log(), x, A, 0.2, 0.28)[0], logprobs), [-2.56, 1.6, 1.1])
     assert clipped.tolist() == [1, 1, 0]
     close(found, ratio)
 
@@ -274,17 +274,17 @@ def test_leave_one_out():
         -1.5 * third,
         0,
     ]
-    close(scores - groups.leave_one_out(scores, group), wanted)
+    close(scores - core.leave_one_out(scores, group), wanted)
 
 
 def test_groups_are_equal_only_exactly():
     scores, group = f64(1, 1, 0.3, 0.3, 0.3, 0.1 + 0.2, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3])
-    assert groups.equal_groups(scores, group).tolist() == [True] * 4 + [False] * 2 + [True]
+    assert core.equal_groups(scores, group).tolist() == [True] * 4 + [False] * 2 + [True]
 
 
 def test_overlong_penalty():
     tokens = torch.tensor([10, 80, 90, 100, 500])
-    close(groups.overlong_penalty(tokens, 100, 20).double(), [0.0, 0.0, -0.5, -1.0, -1.0])
+    close(core.overlong_penalty(tokens, 100, 20).double(), [0.0, 0.0, -0.5, -1.0, -1.0])
 
 
 def test_returns_to_go():
@@ -356,7 +356,7 @@ def test_unknown_names_are_refused(kind):
     with pytest.raises(ValueError, match="is not one of k1, k2, k3"):
         core.kl_estimate(f64(0.0), f64(0.0), kind)
     with pytest.raises(ValueError, match="is not one of token, sequence, episode, constant"):
-        groups.aggregate(f64(0.0), torch.tensor([0]), kind, 1, 1, 1)
+        core.aggregate(f64(0.0), torch.tensor([0]), kind, 1, 1, 1)
     with pytest.raises(ValueError, match="is not one of constant, linear, cosine"):
         core.learning_rate_factor(0, 1, kind, 0, 0.1)
 
@@ -367,9 +367,9 @@ def test_unknown_names_are_refused(kind):
 )
 def test_aggregate(kind, total):
     loss, episode = f64(1, 2, 3, 4, 10), torch.tensor([0, 0, 0, 0, 1])
-    close(groups.aggregate(loss, episode, kind, total_tokens=5, total_episodes=2, constant=4), total)
+    close(core.aggregate(loss, episode, kind, total_tokens=5, total_episodes=2, constant=4), total)
     parts = [
-        groups.aggregate(loss[mine], torch.zeros(int(mine.sum()), dtype=torch.long), kind, 5, 2, 4)
+        core.aggregate(loss[mine], torch.zeros(int(mine.sum()), dtype=torch.long), kind, 5, 2, 4)
         for mine in (episode == 0, episode == 1)
     ]
     close(sum(parts), total)  # not the mean of the pieces' means, 6.25 for tokens
@@ -593,11 +593,11 @@ def test_dapo_s_overlong_penalty_is_in_the_score():
 
 def test_whitened_rewards():
     """The scores get deviation 1 and are not shifted; equal scores are not divided."""
-    batch = groups.whiten_rewards(make_batch(EPISODES))
+    batch = core.whiten_rewards(make_batch(EPISODES))
     assert batch.scores_B.std().item() == pytest.approx(1.0)
     close(batch.reward_N, make_batch(EPISODES).reward_N / f64(1.5, 1, 2, -1, 1).std().item(), 1e-6)
     same = make_batch([played(0.3)] * 7)
-    assert same.scores_B.std() > 0 and groups.whiten_rewards(same) is same, "rounding is no deviation"
+    assert same.scores_B.std() > 0 and core.whiten_rewards(same) is same, "rounding is no deviation"
 
 
 def test_sft_is_the_mean_negative_log_likelihood():

@@ -4,8 +4,9 @@ import pytest
 from conftest import run_program
 
 import train
-from rl import config, curriculum
-from rl.guard.files import append
+from rl import curriculum
+from rl.config import fields
+from rl.run.files import append
 from rl.tasks import make_tasks
 
 LESSONS = ["env=textcraft", "textcraft.difficulty=1,1,2,3"]
@@ -34,7 +35,7 @@ def test_lists_begin_with_their_first_value_and_keep_weights(value, found):
 )
 def test_next_value_joins_after_a_successful_epoch(at, accuracies, levels, tmp_path):
     """By hand."""
-    cfg = config.parse([*LESSONS, f"curriculum=difficulty{at}", f"out={tmp_path}"])
+    cfg = fields.parse([*LESSONS, f"curriculum=difficulty{at}", f"out={tmp_path}"])
     found = [curriculum.lesson(cfg, 0).textcraft.difficulty]
     for epoch, accuracy in enumerate(accuracies, 1):
         append(tmp_path / "metrics.jsonl", [{"epoch": epoch, "accuracy": accuracy}])
@@ -56,17 +57,17 @@ def test_epochs_play_their_lesson_and_a_resumed_run_the_same(tmp_path, capsys, m
     words = ["textcraft.difficulty=1,2", "curriculum=difficulty:0.01", "episodes=8", "batch_size=8", "lora.r=4"]
     words += ["eval_episodes=0", "epochs=2", "threads=1", "ranks=1", "strict=false", f"out={run}"]
     words += ["max_turns=4", "max_new_tokens=16", "ppo.epochs=1"]
-    train.main(config.parse(words))
+    train.main(fields.parse(words))
     said = capsys.readouterr().out
     assert played == ["1", "1,2"], "the embedded model solves some task of depth 1"
     assert "curriculum: from epoch 1 on textcraft.difficulty=1\n" in said
     assert "curriculum: from epoch 2 on textcraft.difficulty=1,2\n" in said
-    train.main(config.parse([f"resume={run}", "epochs=3"]))
+    train.main(fields.parse([f"resume={run}", "epochs=3"]))
     assert played[2:] == ["1,2"]
 
 
 def test_last_lesson_is_printed_once(tmp_path, capsys):
-    cfg = config.parse(["textcraft.difficulty=1,2", "curriculum=difficulty", f"out={tmp_path}"])
+    cfg = fields.parse(["textcraft.difficulty=1,2", "curriculum=difficulty", f"out={tmp_path}"])
     for epoch in range(5):
         curriculum.lesson(cfg, epoch)
         with open(tmp_path / "metrics.jsonl", "a") as file:
@@ -76,7 +77,7 @@ def test_last_lesson_is_printed_once(tmp_path, capsys):
 
 def test_skills_join_in_their_order(tmp_path):
     words = ["env=db_bench", "db_bench.skill=select,insert", "db_bench.difficulty=1", "curriculum=skill"]
-    cfg = config.parse([*words, f"out={tmp_path}"])
+    cfg = fields.parse([*words, f"out={tmp_path}"])
     first = curriculum.lesson(cfg, 0)
     assert first.db_bench.skill == "select" and make_tasks(first, 0, 2, 1, "train", 0)
 

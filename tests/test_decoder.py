@@ -13,12 +13,11 @@ from make_fixtures import CASES, FROZEN, FROZEN_CASES, LLAMA3, SLIDES, YARN, in_
 from safetensors import safe_open
 
 from models import load_model
-from models.attention import ExactAttention, attend, in_blocks
+from models.attention import ExactAttention, attend, in_blocks, masked_attention
 from models.cache import KVCache
 from models.config import parse_config
 from models.decoder import CausalLM, segments_to_sequences
 from models.logprob import token_logprobs
-from models.sdpa import masked_attention
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-10}
 

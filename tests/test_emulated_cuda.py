@@ -22,8 +22,8 @@ from models.sizes import sizes_of
 from models.truncation import truncated
 from rl import peaks, update
 from rl import rollout as rollouts
-from rl.config import parse, resolve
-from rl.ranks import tree
+from rl.config.fields import parse, resolve
+from rl.ranks import gradients as tree
 
 EACH_TRIAL = True
 

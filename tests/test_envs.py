@@ -404,7 +404,15 @@ def test_envs_imports_only_the_standard_library():
     modules = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True).split()
     roots = {module.partition(".")[0] for module in modules}
     assert not roots & {"torch", "numpy", "tokenizers", "models", "lora"}
-    parser = {"rl.arguments", "rl.program", "rl.refusals", "rl.help", "rl.guard", "rl.guard.ends", "rl.guard.signals"}
+    parser = {
+        "rl.config.arguments",
+        "rl.config.program",
+        "rl.config.refusals",
+        "rl.config.help",
+        "rl.guard",
+        "rl.run.exits",
+        "rl.run.signals",
+    }
     parser |= {"rl.ranks"}
     assert {module for module in modules if module.startswith("rl.")} <= parser
 

@@ -24,7 +24,8 @@ from envs.http import exchange as ours
 from envs.http.exchange import Left, Lost, exchange, is_address, parse_json, plain, short
 from envs.http.wire import NEVER, ServerFailed
 from models import load_model, load_tokenizer
-from rl import config, openai_client, remote
+from rl.config import fields
+from rl.remote import client, evaluation
 from rl.rollout import rollout
 from rl.tasks import make_tasks
 
@@ -233,11 +234,11 @@ def test_redirects_are_not_followed_and_no_key_leaves(status, monkeypatch):
     with raw_server(with_length(b"0")) as thief:
         away = f"HTTP/1.1 {status} Moved\r\nLocation: {thief.url}/x\x1b[2J\r\nContent-Length: 0\r\n\r\n"
         with raw_server(away.encode()) as server:
-            remote_server = openai_client.Server(f"{server.url}/v1", retries=0)
+            remote_server = client.Server(f"{server.url}/v1", retries=0)
             with pytest.raises(ValueError, match=f"{status} Moved, a redirect to {thief.url}/x") as error:
                 remote_server.names()
             assert is_plain(str(error.value))
-            with pytest.raises(openai_client.Refused, match="a redirect to"):
+            with pytest.raises(client.Refused, match="a redirect to"):
                 remote_server.chat("m", [], 5, 0.0, 0)
             for kind in ("textcraft", "db_bench"):
                 env = envs.http.Env(envs.http.Config(url=server.url, kind=kind, retries=3))
@@ -253,7 +254,7 @@ def test_redirects_are_not_followed_and_no_key_leaves(status, monkeypatch):
 def test_key_that_no_header_carries_is_not_printed(key, monkeypatch, capsys):
     monkeypatch.setenv("OPENAI_API_KEY", key)
     with pytest.raises(ValueError, match=r"^OPENAI_API_KEY must consist of ASCII letters, digits and punctuation$"):
-        openai_client.Server("http://127.0.0.1:9/v1", retries=0).names()
+        client.Server("http://127.0.0.1:9/v1", retries=0).names()
     assert "sk" not in capsys.readouterr().err
 
 
@@ -262,7 +263,7 @@ def test_key_that_a_server_repeats_is_not_printed(monkeypatch, capsys):
     for status in (401, 503):
         with raw_server(b"HTTP/1.1 %d No\r\n\r\n{'error': 'wrong key sk-secret-key'}" % status) as server:
             with pytest.raises((ValueError, ConnectionError), match=r"wrong key \.\.\.'") as error:
-                openai_client.Server(server.url, retries=0).names()
+                client.Server(server.url, retries=0).names()
             assert "secret" not in str(error.value) + capsys.readouterr().err
             assert b"Authorization: Bearer sk-secret-key\r\n" in server.heard[0]
 
@@ -425,7 +426,7 @@ def test_interrupted_rollout_leaves_no_waiting_thread(path):
     """Rollouts here, and of a model behind a server."""
     before = set(threading.enumerate())
     with hangs_on(path) as server, pytest.raises(KeyboardInterrupt):
-        cfg = config.parse(["env=http", f"http.url={server.url}", "max_new_tokens=4", "rollout_batch_size=4"])
+        cfg = fields.parse(["env=http", f"http.url={server.url}", "max_new_tokens=4", "rollout_batch_size=4"])
 
         def interrupt() -> None:
             wait_for(server, path)
@@ -433,7 +434,7 @@ def test_interrupted_rollout_leaves_no_waiting_thread(path):
 
         threading.Thread(target=interrupt).start()
         if path == b"/v1/chat/completions":
-            remote.play_all(openai_client.Server(f"{server.url}/v1"), "m", cfg, 0.0, make_tasks(cfg, 0, 8, 1, "val", 0))
+            evaluation.play_all(client.Server(f"{server.url}/v1"), "m", cfg, 0.0, make_tasks(cfg, 0, 8, 1, "val", 0))
         else:
             model, tokenizer = load_model("tiny").eval(), load_tokenizer("tiny")
             rollout(model, tokenizer, make_tasks(cfg, 0, 4, 2, "train", 0), cfg, 1.0, tqdm(disable=True))

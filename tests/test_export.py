@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 from test_lora import awake, injected
 
 import lora
-from lora.vllm import RANKS, make_uniform
+from lora.export import RANKS, make_uniform
 from models import load_model, load_tokenizer
 from models.json_file import TINY
-from rl import config
-from rl.arguments import split
+from rl.config import fields
+from rl.config.arguments import split
 from rl.evaluate import EVAL_STREAM
-from rl.model_card import model_card
+from rl.merging.model_card import model_card
 from rl.tasks import make_env, make_tasks
 
 PLAYED = ["env=textcraft", "textcraft.prompt=short", "algo=grpo", "recipe=dapo", "lr=0.001"]
@@ -36,7 +36,7 @@ def epoch(tmp_path_factory):
     for _, layer in lora.lora_layers(model):
         layer.adapters["default"].B.data.mul_(0.02)
     lora.save_adapter(model, run / "epoch_2", str(TINY))
-    cfg = config.parse(PLAYED, "train.py")
+    cfg = fields.parse(PLAYED, "train.py")
     (run / "epoch_2" / "training_config.json").write_text(json.dumps(asdict(cfg)))
     (run / "epoch_2" / "training_stats.json").write_text(json.dumps({"epoch": 2}))
     records = [{"epoch": n, "eval": {**EVAL, "temperature": t}} for n in (0, 1, 2) for t in (0.7, 0.0)]
@@ -74,7 +74,7 @@ def test_certificate_is_that_of_whole_models_on_held_out_replies(epoch, tmp_path
     out = merged(f"adapter={epoch}", f"out={tmp_path}/merged", "dtype=bfloat16", "prompts=5")
     found = json.loads((tmp_path / "merged" / "merge_report.json").read_text())["certificate"]
     before, after, tokenizer = adapted(epoch), load_model(f"{tmp_path}/merged"), load_tokenizer("tiny")
-    cfg, kl, same, largest = config.parse(["env=textcraft", "textcraft.prompt=short"]), [], [], 0.0
+    cfg, kl, same, largest = fields.parse(["env=textcraft", "textcraft.prompt=short"]), [], [], 0.0
     for task in make_tasks(cfg, 0, 5, 1, "test", EVAL_STREAM):
         env = make_env(cfg, task.env)
         prompt = tokenizer.prompt(env.reset(task.seed, "test"))
@@ -95,7 +95,7 @@ def test_certificate_is_that_of_whole_models_on_held_out_replies(epoch, tmp_path
     ("word", "line"), [("max_kl=1e-12", "more than max_kl=1e-12"), ("min_agreement=1.0", "less than min_agreement=1")]
 )
 def test_merge_that_falls_short_is_refused_and_leaves_nothing(word, line, epoch, tmp_path, monkeypatch):
-    certify = "rl.certificate.certificate"
+    certify = "rl.merging.certificate.certificate"
     if word.startswith("min"):
         monkeypatch.setattr(certify, lambda *_: {"kl": 0.0, "greedy_agreement": 0.96})
     err = refused(f"adapter={epoch}", f"out={tmp_path}/merged", "dtype=bfloat16", "prompts=3", word)
@@ -207,7 +207,7 @@ def test_bin_files_hold_the_same_tensors(only, epoch, tmp_path):
 
 
 def test_bin_files_of_a_large_model_have_their_index(tmp_path, monkeypatch):
-    monkeypatch.setattr("models.checkpoints.writer.SHARD", 10**6)
+    monkeypatch.setattr("models.export.SHARD", 10**6)
     merged("model=tiny", f"out={tmp_path}/bin", "format=bin")
     index = json.loads((tmp_path / "bin" / "pytorch_model.bin.index.json").read_text())["weight_map"]
     found = {name: torch.load(tmp_path / "bin" / name, weights_only=True) for name in set(index.values())}
@@ -240,7 +240,7 @@ def test_scale_of_zero_is_exported_for_vllm():
 def test_card_without_an_adapter_names_none(words, sentence, tmp_path):
     """A run of lora.r=0 saves whole weights; a run of data= learns from its rows, not from env=."""
     if words is not None:
-        saved = asdict(config.resolve(split(["algo=grpo", *words])))
+        saved = asdict(fields.resolve(split(["algo=grpo", *words])))
         (tmp_path / "training_config.json").write_text(json.dumps(saved))
     card = model_card("me/mine", tmp_path, "", False)
     assert sentence in card and "- lora" not in card and str(ROOT) not in card
@@ -289,7 +289,7 @@ def test_damaged_files_of_a_run_make_a_card_or_one_line(name, content, epoch, tm
     ],
 )
 def test_impossible_exports_write_nothing(words, line, epoch, tmp_path, monkeypatch):
-    monkeypatch.setattr("rl.push.get_token", lambda: None)
+    monkeypatch.setattr("rl.merging.push.get_token", lambda: None)
     assert line in refused(f"adapter={epoch}", f"out={tmp_path}/merged", *words)
     assert not list(tmp_path.iterdir())
 

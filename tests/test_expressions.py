@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lora.expressions import Names
+from lora.targets import Names
 
 NAMES = ["a", "b", "a.b", "ab.0.a", "aab.10.ba", "b.a.0b", "a.a.a", "0", "..", "abab", "ba.b", "model.layers.1.q_proj"]
 ATOMS = ["a", "b", r"\.", ".", "[ab]", "[^a]", r"\d", r"\w", r"\W", "0", r"\b", r"\B", "^", "$", "[a-c0]", r"\Z"]
@@ -59,6 +59,6 @@ def test_expressions_that_keep_re_busy_end(text):
 
 
 def test_steps_are_bounded(monkeypatch):
-    monkeypatch.setattr("lora.expressions.STEPS", 50)
+    monkeypatch.setattr("lora.targets.STEPS", 50)
     with pytest.raises(ValueError, match="take more than 50 steps to match"):
         Names(["a" * 60]).matching("((a*)*)*")

@@ -12,11 +12,9 @@ import pytest
 from conftest import no_hang, reference
 
 from models import Tokenizer, load_tokenizer
-from models.chat import jinja, llama3
-from models.chat.choose import agree
-from models.chat.formats import CHATML_TEMPLATE, ChatML, Marks
-from models.chat.qwen import QWEN_SYSTEM, Qwen
-from models.chat.templates import Template
+from models.chat import formats, jinja
+from models.chat.formats import CHATML_TEMPLATE, QWEN_SYSTEM, ChatML, Marks, Qwen
+from models.chat.templates import Template, agree
 
 jinja2 = pytest.importorskip("jinja2.sandbox")
 
@@ -258,7 +256,7 @@ def test_llama3_dates_are_constant(load):
             "Today Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
             "<|start_header_id|>assistant<|end_header_id|>\n\n"
         )
-    assert jinja.TODAY.strftime("%d %b %Y") == llama3.TODAY
+    assert jinja.TODAY.strftime("%d %b %Y") == formats.TODAY
 
 
 def test_begin_of_text_appears_once(load, tmp_path):
@@ -483,7 +481,7 @@ def test_training_templates_match_their_rendering(load):
         assert ids + tokenizer.follow_up(ids[-1], more) == full(tokenizer, rendered(tokenizer, source, longer))
     assert isinstance(load("qwen2_5_training", published("qwen2_5_training"), QWEN2_5)._format, Qwen)
     llama = load("llama3_training", published("llama3_training"), LLAMA3, bos_token="<|begin_of_text|>")
-    assert isinstance(llama._format, llama3.Llama3)
+    assert isinstance(llama._format, formats.Llama3)
 
 
 def test_template_file_precedence(tmp_path):
@@ -510,7 +508,7 @@ def test_template_file_precedence(tmp_path):
 def test_control_tokens_decide_without_a_template(load, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert type(load("bare chatml", None, QWEN2_5)._format) is ChatML
-    assert isinstance(load("bare llama", "", LLAMA3)._format, llama3.Llama3)
+    assert isinstance(load("bare llama", "", LLAMA3)._format, formats.Llama3)
     nothing = load("neither", None, ("<s>", "</s>"), eos_token="</s>")
     assert nothing.decode(nothing.encode("hi")) == "hi" and len(nothing.eos_ids) == 1
     for use in (lambda: nothing.prompt([USER]), lambda: nothing.reply("4"), lambda: nothing.follow_up(0, [USER])):

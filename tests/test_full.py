@@ -3,8 +3,9 @@
 import torch
 from conftest import random_model
 
-from rl import config, full
-from rl.state import TrainState
+from rl.config import fields
+from rl.run import full_finetuning
+from rl.run.state import TrainState
 from rl.update import make_optimizer
 
 IDS_BT = torch.arange(24).view(2, 12)
@@ -12,11 +13,11 @@ IDS_BT = torch.arange(24).view(2, 12)
 
 def make_state(dtype: torch.dtype) -> TrainState:
     model = random_model(dtype=dtype)
-    cfg = config.parse(["algo=grpo", "lora.r=0", f"dtype={str(dtype)[6:]}", "lr=1e-5"])
-    full.train_all(model)
+    cfg = fields.parse(["algo=grpo", "lora.r=0", f"dtype={str(dtype)[6:]}", "lr=1e-5"])
+    full_finetuning.train_all(model)
     state = TrainState(model, None, make_optimizer(model, None, cfg))
     if dtype != torch.float32:
-        full.use_masters(state)
+        full_finetuning.use_masters(state)
     return state
 
 

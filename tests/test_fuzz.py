@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.chat import tokenizer_file
-from rl import config
+from models.chat import tokenizer
+from rl.config import fields as config
 
 SCALARS = st.sampled_from([value for value in hostile.VALUES.values() if not isinstance(value, list | dict)])
 SCALARS |= st.integers() | st.floats() | st.text(max_size=20) | st.none() | st.booleans()
@@ -80,7 +80,7 @@ JINJA = tokens(
     *("macro f()", "endmacro", "f()", "namespace(a=1)", "raise_exception('no')", "add_generation_prompt", "loop.index"),
     hostile.CHATML,
 )
-KINDS = sorted({kind for _, kinds in tokenizer_file.KINDS.values() for kind in kinds})
+KINDS = sorted({kind for _, kinds in tokenizer.KINDS.values() for kind in kinds})
 KINDS += ["Sequence", "Precompiled", "FixedLength", "CTC"]
 PATTERNS = st.dictionaries(st.sampled_from(["Regex", "String"]), st.text(alphabet="a b*+?()[]{}|\\d^$1,", max_size=12))
 PARTS = st.fixed_dictionaries(

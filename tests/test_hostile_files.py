@@ -9,7 +9,7 @@ import pytest
 from hostile_cases import CASES
 from hostile_files import judge
 
-from rl.refusals import LINE, one_line
+from rl.config.refusals import LINE, one_line
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from envs.http import agentgym, lab, wire
 from envs.http.exchange import MAX_BODY, Reply
 from envs.http.wire import ServerFailed
 from envs.requests import Request
-from rl import openai_client
+from rl.remote import client
 
 INFO = {"outcome": "unknown", "success": False, "valid": True, "shaped": 0.5, "metrics": {"correctness": 0.5}}
 TEXTS = st.text(max_size=30) | st.sampled_from(
@@ -156,8 +156,8 @@ def test_any_answer_of_a_models_server_is_a_reply_or_one_line(junk, nth, seed):
     nth, call = nth % 2, requests[nth % 4]
     server, err = Server(junk, nth, seed), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(err):
-        patch.setattr(openai_client, "exchange", server.exchange)
-        asked = openai_client.Server("http://127.0.0.1:9/v1", retries=0)
+        patch.setattr(client, "exchange", server.exchange)
+        asked = client.Server("http://127.0.0.1:9/v1", retries=0)
         try:
             found = call()
         except (ConnectionError, ValueError) as error:
@@ -206,11 +206,11 @@ ANSWERS = [  # all that one kind gets, all kinds that get one
 def test_huge_answer_costs_little(name, kind, monkeypatch, capsys):
     assert len(HUGE[name]) <= MAX_BODY
     reply = Reply(200, "OK", HUGE[name])
-    for module in (wire, openai_client):
+    for module in (wire, client):
         monkeypatch.setattr(module, "exchange", lambda *_: reply)
     with modest(), pytest.raises((ServerFailed, ConnectionError, ValueError)) as error:
         if kind == "model":
-            openai_client.Server("http://127.0.0.1:9", retries=0).chat("m", [], 5, 0.0, 0)
+            client.Server("http://127.0.0.1:9", retries=0).chat("m", [], 5, 0.0, 0)
         else:
             envs.http.Env(envs.http.Config(url="http://127.0.0.1:8", kind=kind, retries=0)).reset(0)
     assert is_plain(str(error.value)) and all(map(is_plain, capsys.readouterr().err.splitlines()))

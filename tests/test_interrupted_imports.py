@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rl.guard import ends
+from rl.run import exits
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ["train.py", "eval.py", "merge.py"]
@@ -39,18 +39,18 @@ def test_interrupt_raises_again_after_imports():
     before = signal.getsignal(signal.SIGINT)
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        runpy.run_module("rl.guard.importing")
+        runpy.run_module("rl.run.early_interrupt")
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-        with ends.exits_cleanly("x"):
+        with exits.exits_cleanly("x"):
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        runpy.run_module("rl.guard.importing")
+        runpy.run_module("rl.run.early_interrupt")
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN, "nohup"
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("program, module", [("report", "rl.look.runs"), ("explain", "rl.explain")])
+@pytest.mark.parametrize("program, module", [("report", "rl.report.runs"), ("explain", "rl.explain")])
 def test_interrupted_report_ends_with_130(program, module, monkeypatch, tmp_path):
     def stop(*_):
         raise KeyboardInterrupt

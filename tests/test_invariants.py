@@ -20,13 +20,13 @@ from models import load_model, load_tokenizer
 from models.logprob import token_logprobs
 from models.tiny import shape
 from models.weights import TINY
-from rl import config
 from rl.batch import forward, make_batch
-from rl.guard import invariants, watch
-from rl.log import rollout_stats
+from rl.config import fields as config
 from rl.records import Episode
 from rl.rollout import rollout
-from rl.state import TrainState
+from rl.run import health, watch
+from rl.run.log import rollout_stats
+from rl.run.state import TrainState
 from rl.tasks import make_tasks
 from rl.update import make_optimizer
 
@@ -78,33 +78,33 @@ COLLAPSED = [*epochs(1), *epochs(3, entropy=1e-3)]
 @pytest.mark.parametrize(
     ("check", "records", "said"),
     [
-        (invariants.equal_rewards, epochs(5, **EQUAL), "every episode of 5 epochs has the reward 0"),
-        (invariants.equal_rewards, epochs(4, **EQUAL), None),
-        (invariants.equal_rewards, epochs(5, **EQUAL | {"episodes": 1}), None),
-        (invariants.equal_rewards, epochs(5, **EQUAL | {"reward_mean": 1.0, "accuracy": 1.0}), None),
-        (invariants.equal_rewards, [*epochs(4, **EQUAL), *epochs(1)], None),
-        (invariants.all_cut, epochs(3, **CUT), "every reply of 3 epochs was cut"),
-        (invariants.all_cut, epochs(2, **CUT), None),
-        (invariants.all_cut, epochs(3, **CUT | {"accuracy": 0.1}), None),
-        (invariants.all_cut, [*epochs(2, **CUT), *epochs(1)], None),
-        (invariants.invalid_actions, epochs(3, **INVALID), "understood hardly an action in 3 epochs"),
-        (invariants.invalid_actions, [*epochs(2, **INVALID), *epochs(1)], None),
-        (invariants.ratio, epochs(3, clip_fraction=0.9), "lr is too high"),
-        (invariants.ratio, epochs(3, approx_kl=2.0), "lr is too high"),
-        (invariants.ratio, epochs(3, approx_kl=float("nan")), "lr is too high"),
-        (invariants.ratio, epochs(2, approx_kl=2.0), None),
-        (invariants.ratio, epochs(3, approx_kl=2.0, sampler_gap=None), None),
-        (invariants.repeated_tasks, epochs(3, tasks="abcdef"), "1 of 1 tasks are those of epoch 1 again"),
-        (invariants.repeated_tasks, overlapping(1), None),
-        (invariants.repeated_tasks, overlapping(2), "2 of 4 tasks are those of epoch 1 again"),
-        (invariants.repeated_tasks, overlapping(3), "3 of 4 tasks are those of epoch 1 again"),
-        (invariants.repeated_tasks, epochs(3), None),
-        (lambda records: invariants.entropy(records, 1536), COLLAPSED, "has collapsed"),
-        (lambda records: invariants.entropy(records, 1536), epochs(4, entropy=1e-3), None),
-        (lambda records: invariants.entropy(records, 1536), LEARNED_BY_HEART, None),
-        (lambda records: invariants.entropy(records, 1536), [*epochs(1), *epochs(3, entropy=0, accuracy=0.95)], None),
-        (lambda records: invariants.entropy(records, 1536), [*epochs(1), *epochs(1, entropy=6.5)], "at random"),
-        (lambda records: invariants.entropy(records, 1536), epochs(3, entropy=7.3), None),
+        (health.equal_rewards, epochs(5, **EQUAL), "every episode of 5 epochs has the reward 0"),
+        (health.equal_rewards, epochs(4, **EQUAL), None),
+        (health.equal_rewards, epochs(5, **EQUAL | {"episodes": 1}), None),
+        (health.equal_rewards, epochs(5, **EQUAL | {"reward_mean": 1.0, "accuracy": 1.0}), None),
+        (health.equal_rewards, [*epochs(4, **EQUAL), *epochs(1)], None),
+        (health.all_cut, epochs(3, **CUT), "every reply of 3 epochs was cut"),
+        (health.all_cut, epochs(2, **CUT), None),
+        (health.all_cut, epochs(3, **CUT | {"accuracy": 0.1}), None),
+        (health.all_cut, [*epochs(2, **CUT), *epochs(1)], None),
+        (health.invalid_actions, epochs(3, **INVALID), "understood hardly an action in 3 epochs"),
+        (health.invalid_actions, [*epochs(2, **INVALID), *epochs(1)], None),
+        (health.ratio, epochs(3, clip_fraction=0.9), "lr is too high"),
+        (health.ratio, epochs(3, approx_kl=2.0), "lr is too high"),
+        (health.ratio, epochs(3, approx_kl=float("nan")), "lr is too high"),
+        (health.ratio, epochs(2, approx_kl=2.0), None),
+        (health.ratio, epochs(3, approx_kl=2.0, sampler_gap=None), None),
+        (health.repeated_tasks, epochs(3, tasks="abcdef"), "1 of 1 tasks are those of epoch 1 again"),
+        (health.repeated_tasks, overlapping(1), None),
+        (health.repeated_tasks, overlapping(2), "2 of 4 tasks are those of epoch 1 again"),
+        (health.repeated_tasks, overlapping(3), "3 of 4 tasks are those of epoch 1 again"),
+        (health.repeated_tasks, epochs(3), None),
+        (lambda records: health.entropy(records, 1536), COLLAPSED, "has collapsed"),
+        (lambda records: health.entropy(records, 1536), epochs(4, entropy=1e-3), None),
+        (lambda records: health.entropy(records, 1536), LEARNED_BY_HEART, None),
+        (lambda records: health.entropy(records, 1536), [*epochs(1), *epochs(3, entropy=0, accuracy=0.95)], None),
+        (lambda records: health.entropy(records, 1536), [*epochs(1), *epochs(1, entropy=6.5)], "at random"),
+        (lambda records: health.entropy(records, 1536), epochs(3, entropy=7.3), None),
     ],
 )
 def test_signs_in_the_metrics_of_epochs(check, records, said):
@@ -117,8 +117,8 @@ CHECKS = ["equal_rewards", "all_cut", "invalid_actions", "ratio", "repeated_task
 
 @pytest.mark.parametrize("count", [1, 2, 20])
 def test_healthy_epochs_show_no_sign(count):
-    assert [getattr(invariants, name)(epochs(count)) for name in CHECKS] == [None] * 5
-    assert invariants.entropy(epochs(count), 1536) is None
+    assert [getattr(health, name)(epochs(count)) for name in CHECKS] == [None] * 5
+    assert health.entropy(epochs(count), 1536) is None
 
 
 # ---- signs in the episodes of an epoch ----
@@ -126,24 +126,24 @@ def test_healthy_epochs_show_no_sign(count):
 
 def test_groups_must_have_one_task_and_one_prompt():
     good = [played(group, group) for group in (0, 0, 1, 1)]
-    assert invariants.unequal_groups(good, 2) is None
-    assert "2 tasks" in invariants.unequal_groups([played(0, 1), played(0, 2)], 2)
-    assert "2 prompts" in invariants.unequal_groups([played(0, 1), played(0, 1, (1, 2, 9))], 2)
-    assert "group 1 has 1 episodes" in invariants.unequal_groups(good[:3], 2)
+    assert health.unequal_groups(good, 2) is None
+    assert "2 tasks" in health.unequal_groups([played(0, 1), played(0, 2)], 2)
+    assert "2 prompts" in health.unequal_groups([played(0, 1), played(0, 1, (1, 2, 9))], 2)
+    assert "group 1 has 1 episodes" in health.unequal_groups(good[:3], 2)
     failed = Episode("textcraft", 1, 1, infrastructure_failed=True)  # at reset: without a prompt
-    assert invariants.unequal_groups([*good[:3], failed], 2) is None
+    assert health.unequal_groups([*good[:3], failed], 2) is None
 
 
 def test_tasks_of_an_epoch_must_differ():
-    assert invariants.equal_tasks([played(i, i) for i in range(4)]) is None
-    assert "4 groups have 1 different tasks" in invariants.equal_tasks([played(i, 7) for i in range(4)])
-    assert invariants.equal_tasks([played(0, 7)] * 3) is None, "one group"
+    assert health.equal_tasks([played(i, i) for i in range(4)]) is None
+    assert "4 groups have 1 different tasks" in health.equal_tasks([played(i, 7) for i in range(4)])
+    assert health.equal_tasks([played(0, 7)] * 3) is None, "one group"
 
 
 def test_a_batch_has_no_failed_episode():
     batch = make_batch([played(0, 0), played(1, 1, infrastructure_failed=True)])
-    assert "1 of 2 episodes" in invariants.failed_episodes(batch)
-    assert invariants.failed_episodes(make_batch([played(0, 0)])) is None
+    assert "1 of 2 episodes" in health.failed_episodes(batch)
+    assert health.failed_episodes(make_batch([played(0, 0)])) is None
 
 
 def test_sampler_hash_is_that_of_the_active_adapter():
@@ -155,15 +155,15 @@ def test_sampler_hash_is_that_of_the_active_adapter():
         layer.adapters["reference"].requires_grad_(False)
     state = TrainState(model, None, make_optimizer(model, None, cfg))
     own = state.adapter_hash()
-    assert invariants.sampler_hash(model) == own
+    assert health.sampler_hash(model) == own
     with lora.adapters_off(model):
-        assert invariants.sampler_hash(model) != own
+        assert health.sampler_hash(model) != own
     with lora.use_adapter(model, "reference"):
-        assert invariants.sampler_hash(model) != own
+        assert health.sampler_hash(model) != own
     lora.lora_layers(model)[3][1].active = None
-    assert invariants.sampler_hash(model) != own
+    assert health.sampler_hash(model) != own
     episodes = [played(0, 0, adapter_hash="x"), played(0, 0, adapter_hash=own)]
-    assert "1 of 2 episodes" in invariants.other_weights(episodes, own)
+    assert "1 of 2 episodes" in health.other_weights(episodes, own)
 
 
 # ---- signs in the update ----
@@ -171,25 +171,23 @@ def test_sampler_hash_is_that_of_the_active_adapter():
 
 def test_checksums_change_with_a_single_bit():
     parameters = {"x.B": torch.zeros(3, 4), "y.B": torch.ones(2, 2)}
-    before = invariants.checksums(parameters)
-    assert invariants.unmoved(before, invariants.checksums(parameters), "B").startswith(
-        "B of 2 of 2 layers, such as x.B"
-    )
+    before = health.checksums(parameters)
+    assert health.unmoved(before, health.checksums(parameters), "B").startswith("B of 2 of 2 layers, such as x.B")
     parameters["x.B"][2, 3] = 1e-45
-    assert "B of 1 of 2 layers, such as y.B" in invariants.unmoved(before, invariants.checksums(parameters), "B")
+    assert "B of 1 of 2 layers, such as y.B" in health.unmoved(before, health.checksums(parameters), "B")
     parameters["y.B"][0, 0] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
-    assert invariants.unmoved(before, invariants.checksums(parameters), "B") is None
-    assert invariants.unmoved(before, before, "A") is None, "there is no A"
+    assert health.unmoved(before, health.checksums(parameters), "B") is None
+    assert health.unmoved(before, before, "A") is None, "there is no A"
 
 
 def test_the_bound_of_the_sampler_gap_is_that_of_rounding():
-    assert invariants.rounding("yes", "bfloat16") == 0
-    assert invariants.rounding("no", "float32") < invariants.rounding("no", "bfloat16") < 0.9, "temperature 1 for 1.5"
-    assert invariants.sampler_gap(None, "yes", "float32") is invariants.sampler_gap(0.0, "yes", "float32") is None
-    assert invariants.sampler_gap(1e-7, "no", "float32") is None
-    assert "1e-07 nats on a token, although the trial" in invariants.sampler_gap(1e-7, "yes", "float32")
-    assert "0.1 nats on a token, and rounding explains 0:" in invariants.sampler_gap(0.1, "yes", "float32")
-    assert "differ by nan nats" in invariants.sampler_gap(float("nan"), "no", "bfloat16")
+    assert health.rounding("yes", "bfloat16") == 0
+    assert health.rounding("no", "float32") < health.rounding("no", "bfloat16") < 0.9, "temperature 1 for 1.5"
+    assert health.sampler_gap(None, "yes", "float32") is health.sampler_gap(0.0, "yes", "float32") is None
+    assert health.sampler_gap(1e-7, "no", "float32") is None
+    assert "1e-07 nats on a token, although the trial" in health.sampler_gap(1e-7, "yes", "float32")
+    assert "0.1 nats on a token, and rounding explains 0:" in health.sampler_gap(0.1, "yes", "float32")
+    assert "differ by nan nats" in health.sampler_gap(float("nan"), "no", "bfloat16")
 
 
 def test_a_difference_withdraws_the_claim_of_equal_bits(tmp_path, capsys):
@@ -222,19 +220,19 @@ def test_16_bits_round_by_less_than_half_of_the_bound(tiny):
     with torch.no_grad():
         first_N, second_N = (forward(make_batch(played), model, 1.5).logprobs_N for model in (rounded, exact))
     apart = (first_N - second_N).abs().max().item()
-    assert 1e-3 < apart < invariants.rounding("no", "bfloat16") / 2
+    assert 1e-3 < apart < health.rounding("no", "bfloat16") / 2
 
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_dropout_is_active_in_fine_tuning_alone(wanted):
     model = random_model()
     lora.inject(model, r=2, dropout=0.1)
-    assert invariants.dropout(model.train(wanted), wanted) is None
+    assert health.dropout(model.train(wanted), wanted) is None
     said = "lora.dropout is not active" if wanted else "dropout is active in reinforcement learning"
-    assert said in invariants.dropout(model.train(not wanted), wanted)
+    assert said in health.dropout(model.train(not wanted), wanted)
     for _, layer in lora.lora_layers(model):
         layer.dropout = 0.0
-    assert invariants.dropout(model, wanted) is None
+    assert health.dropout(model, wanted) is None
 
 
 # ---- the start ----
@@ -244,29 +242,29 @@ def test_a_new_adapter_must_equal_what_it_starts_from(tiny):
     model = load_model("tiny")
     lora.inject(model, r=2)
     ids = tiny[1].prompt([{"role": "user", "content": "Goal: craft a door."}])
-    assert invariants.new_adapter(model, None, ids, 1e-6) is None
+    assert health.new_adapter(model, None, ids, 1e-6) is None
     layer = lora.lora_layers(model)[-1][1]
     torch.nn.init.normal_(layer.adapter.B, std=0.1)
-    assert "differs from the base by" in invariants.new_adapter(model, None, ids, 1e-2)
+    assert "differs from the base by" in health.new_adapter(model, None, ids, 1e-2)
     assert layer.active == "default"
     lora.inject(model, r=2, name="reference")
     lora.layer.activate(model, "default")
-    assert "differs from resume_from's by" in invariants.new_adapter(model, "reference", ids, 1e-2)
+    assert "differs from resume_from's by" in health.new_adapter(model, "reference", ids, 1e-2)
 
 
 def test_a_tokenizer_of_another_model_is_found(tiny):
     tokenizer = tiny[1]
-    assert invariants.tokenizer_ids(tokenizer, 1536) is None
+    assert health.tokenizer_ids(tokenizer, 1536) is None
     text = tokenizer.encode("door")[0]
     other = SimpleNamespace(
         **{name: getattr(tokenizer, name) for name in ("folder", "prompt", "control_ids", "vocab_size", "show")},
         eos_ids=frozenset([text]),
     )
-    assert f"id {text} ends a reply" in invariants.tokenizer_ids(other, 1536)
+    assert f"id {text} ends a reply" in health.tokenizer_ids(other, 1536)
     with pytest.raises(ValueError, match="the tokenizer is another model's"):
-        invariants.tokenizer_ids(tokenizer, 1000)
+        health.tokenizer_ids(tokenizer, 1000)
     other.vocab_size = 1537
-    assert "has 1537 ids, and the model 1536 embeddings" in invariants.tokenizer_ids(other, 1536)
+    assert "has 1537 ids, and the model 1536 embeddings" in health.tokenizer_ids(other, 1536)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
@@ -278,7 +276,7 @@ def test_random_weights_find_prompts_as_likely_as_chance(family):
             if "norm" not in name:
                 p.data *= deviation / 0.15
         episodes = [played(0, 0, [(7 * i * i + seed) % 500 for i in range(100)]) for seed in range(4)]
-        assert invariants.unlikely_prompts(model, episodes) is None
+        assert health.unlikely_prompts(model, episodes) is None
 
 
 def test_prompts_in_another_tokenizers_ids_are_found():
@@ -294,9 +292,9 @@ def test_prompts_in_another_tokenizers_ids_are_found():
         loss.backward()
         optimizer.step()
     assert loss < 0.5
-    assert invariants.unlikely_prompts(model, [played(0, 0, ids)]) is None
+    assert health.unlikely_prompts(model, [played(0, 0, ids)]) is None
     others = [(i + 250) % 500 for i in ids]
-    assert "the tokenizer is another model's" in invariants.unlikely_prompts(model, [played(0, 0, others)])
+    assert "the tokenizer is another model's" in health.unlikely_prompts(model, [played(0, 0, others)])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -391,7 +389,7 @@ def test_every_check_is_made_in_every_epoch(tmp_path, monkeypatch):
     monkeypatch.setattr(shape, "same_shape", lambda folder: False)
     for check, name in NAMES.items():
         with monkeypatch.context() as patch:
-            patch.setattr(invariants, check, lambda *_: "planted")
+            patch.setattr(health, check, lambda *_: "planted")
             with pytest.raises(watch.Nonsense, match="planted") as caught:
                 Epoch(tmp_path, f"model={TINY}").all()
         assert caught.value.name == name, check
@@ -462,7 +460,7 @@ def test_a_healthy_run_is_not_ended(words, tmp_path):
 
 def test_a_finding_warns_once_while_it_lasts_or_ends_a_strict_run(tmp_path, monkeypatch, capsys):
     """Every check of `ratio` finds something; strict=true is the embedded model's default."""
-    monkeypatch.setattr(invariants, "ratio", lambda records: "planted" if len(records) < 3 else None)
+    monkeypatch.setattr(health, "ratio", lambda records: "planted" if len(records) < 3 else None)
     assert config.parse(SMALL).strict
     with pytest.raises(watch.Nonsense, match=r"epoch 1: planted \(strict=false warns and goes on\)") as caught:
         train.main(config.parse([*SMALL, f"out={tmp_path}/strict"]))

@@ -8,10 +8,10 @@ import pytest
 from conftest import run_program
 
 from models import load_tokenizer
-from rl import judge
-from rl.arguments import ArgumentError
-from rl.look import episodes
+from rl.config.arguments import ArgumentError
+from rl.judge import results as judge
 from rl.records import Episode, Turn
+from rl.report import episodes
 from rl.stats import jeffreys
 from rl.tasks import Task
 

@@ -8,10 +8,10 @@ from conftest import metrics_of, run_program
 from test_checkpoint import make_state
 
 import train
-from rl import config
-from rl.checkpoint import save_checkpoint
-from rl.guard import keep
-from rl.guard.files import append, checkpoints
+from rl.config import fields
+from rl.run import retention
+from rl.run.checkpoint import save_checkpoint
+from rl.run.files import append, checkpoints
 
 SMALL = ["episodes=8", "batch_size=4", "textcraft.max_turns=1", "max_new_tokens=4", "threads=1", "ranks=1", "lora.r=4"]
 
@@ -31,7 +31,7 @@ def test_patience_counts_evaluations_since_the_best(scores, since, tmp_path):
     """By hand; an equal score is no better."""
     evaluated(tmp_path, dict(enumerate(scores)))
     for patience in range(5):
-        assert keep.exhausted(SimpleNamespace(patience=patience), tmp_path) == (0 < patience <= since)
+        assert retention.exhausted(SimpleNamespace(patience=patience), tmp_path) == (0 < patience <= since)
 
 
 @pytest.mark.parametrize(("best_by", "kind", "best"), [("success", "success", 2), ("loss", "held-out loss", 1)])
@@ -39,7 +39,7 @@ def test_best_epoch_is_judged_as_the_run_says(best_by, kind, best, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"best_by": best_by}))
     evaluated(tmp_path, {0: 0.1, 1: 0.2, 2: 0.5})
     evaluated(tmp_path, {0: 2.0, 1: 0.5, 2: 0.9}, "loss")
-    assert (keep.best_epoch(tmp_path), keep.evaluations(tmp_path)[0]) == (best, kind)
+    assert (retention.best_epoch(tmp_path), retention.evaluations(tmp_path)[0]) == (best, kind)
 
 
 def test_steps_are_saved_after_the_epoch_that_passes_a_multiple():
@@ -47,7 +47,7 @@ def test_steps_are_saved_after_the_epoch_that_passes_a_multiple():
     saved = []
     for epoch in range(1, 8):  # three steps an epoch, of which one is skipped
         state = SimpleNamespace(step=3 * epoch, epoch=epoch)
-        if keep.to_save(state, cfg, {"optimizer_steps": 2, "skipped_steps": 1}):
+        if retention.to_save(state, cfg, {"optimizer_steps": 2, "skipped_steps": 1}):
             saved.append(state.step)
     assert saved == [6, 12, 15, 21]
 
@@ -63,9 +63,9 @@ def test_limit_keeps_newest_best_and_resumed_saves(limit, left, tmp_path):
         (tmp_path / f"epoch_{epoch}").mkdir()
         save_checkpoint(state, tmp_path)
         evaluated(tmp_path, {epoch: 0.5 if epoch == 1 else 0.2})
-    assert keep.epochs(tmp_path) == left
+    assert retention.epochs(tmp_path) == left
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{epoch}" for epoch in left]
-    assert keep.best_saved(tmp_path) == 1
+    assert retention.best_saved(tmp_path) == 1
 
 
 def test_all_epochs_stay_without_a_limit(tmp_path):
@@ -74,30 +74,30 @@ def test_all_epochs_stay_without_a_limit(tmp_path):
         state.epoch = epoch
         (tmp_path / f"epoch_{epoch}").mkdir()
         save_checkpoint(state, tmp_path)
-    assert keep.epochs(tmp_path) == [1, 2, 3, 4] and len(checkpoints(tmp_path)) == keep.KEEP
+    assert retention.epochs(tmp_path) == [1, 2, 3, 4] and len(checkpoints(tmp_path)) == retention.KEEP
 
 
 @pytest.mark.parametrize("patience, words", [(1, "1 evaluation was"), (2, "2 evaluations were")])
 def test_last_line_counts_the_evaluations_of_patience(patience, words, tmp_path):
     state = make_state(critic=False)
     cfg = SimpleNamespace(patience=patience, epochs=9, max_steps=0)
-    assert f"; stopped early: {words} no better (patience=0 goes on)" in keep.last_line(state, cfg, tmp_path)
+    assert f"; stopped early: {words} no better (patience=0 goes on)" in retention.last_line(state, cfg, tmp_path)
 
 
 def test_run_stops_early_and_goes_on_without_patience(tmp_path, capsys):
     """Replies of four tokens solve nothing, so no evaluation is better than the first."""
     run = tmp_path / "run"
     words = [*SMALL, "epochs=5", "patience=2", "eval_every=1", "eval_episodes=2", "strict=false", f"out={run}"]
-    train.main(config.parse(words))
+    train.main(fields.parse(words))
     assert [r["epoch"] for r in metrics_of(run) if "loss" in r] == [1, 2]
     said = capsys.readouterr().out
     assert "stopped early: 2 evaluations were no better (patience=0 goes on)" in said
     assert "the best epoch by success is epoch_1, 0.0%" in said
     with pytest.raises(FileExistsError, match=f"has finished; resume={run} patience=0 goes on with it"):
-        train.main(config.parse(words))
-    train.main(config.parse([f"resume={run}"]))
+        train.main(fields.parse(words))
+    train.main(fields.parse([f"resume={run}"]))
     assert "nothing is left to do" in capsys.readouterr().out
-    train.main(config.parse([f"resume={run}", "patience=0", "epochs=3"]))
+    train.main(fields.parse([f"resume={run}", "patience=0", "epochs=3"]))
     assert [r["epoch"] for r in metrics_of(run) if "loss" in r] == [1, 2, 3]
 
 
@@ -110,15 +110,15 @@ def test_last_line_says_when_training_gained_nothing(tmp_path):
         ]
         (tmp_path / "metrics.jsonl").write_text("\n".join(evals) + "\n")
         (tmp_path / "epoch_2").mkdir(exist_ok=True)
-        line = keep.last_line(state, cfg, tmp_path)
+        line = retention.last_line(state, cfg, tmp_path)
         assert "the best epoch by success is epoch_2" in line
         assert ("before training it was no worse, 50.0%" in line) != gained
 
 
 def test_evaluated_epochs_are_saved(tmp_path):
     words = ["epochs=4", "save_every=9", "eval_every=2", "eval_episodes=1", "strict=false", f"out={tmp_path}/run"]
-    train.main(config.parse([*SMALL, *words]))
-    assert keep.epochs(tmp_path / "run") == [2, 4]
+    train.main(fields.parse([*SMALL, *words]))
+    assert retention.epochs(tmp_path / "run") == [2, 4]
 
 
 def test_resume_from_a_run_takes_its_best_epoch(tmp_path):
@@ -127,7 +127,7 @@ def test_resume_from_a_run_takes_its_best_epoch(tmp_path):
         (run / f"epoch_{epoch}").mkdir(parents=True)
         (run / f"epoch_{epoch}" / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8}')
     evaluated(run, {1: 0.5, 2: 0.4})
-    assert config.parse([f"resume_from={run}"]).resume_from == f"{run}/epoch_1"
+    assert fields.parse([f"resume_from={run}"]).resume_from == f"{run}/epoch_1"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from envs.http.wire import ServerFailed
 from envs.serve import __main__ as program
 from envs.serve import lab
 from envs.serve.access import BadRequest
-from rl import config
+from rl.config import fields as config
 
 JUNK = [text for text in HOSTILE if len(text) < 1000]
 EMPTY = {"chat_history": {"value": []}, "finish_reason": None, "task_output": None}

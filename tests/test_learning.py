@@ -10,10 +10,11 @@ from conftest import random_model
 import lora
 import train
 from models.engine import Engine
-from rl import config, grpo
-from rl.critic import Critic
+from rl import grpo
+from rl.config import fields
+from rl.ppo import Critic
 from rl.records import Episode, Turn
-from rl.state import TrainState
+from rl.run.state import TrainState
 from rl.update import make_optimizer, optimizer_step
 
 PROMPT = [5, 9, 2]
@@ -24,7 +25,7 @@ def make_state(algo: str, **keys):
     """Return a random model with a LoRA adapter, and the configuration of a short run."""
     torch.manual_seed(0)
     words = dict(algo=algo, lr=1e-2, batch_size=16, episodes=32, epochs=16) | keys
-    cfg = config.parse([f"{key}={value}" for key, value in words.items()])
+    cfg = fields.parse([f"{key}={value}" for key, value in words.items()])
     model = random_model("qwen3").requires_grad_(False)
     lora.inject(model, r=8, alpha=16)
     critic = Critic(48, 16) if algo == "ppo" else None

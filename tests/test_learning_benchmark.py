@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import learning
-from rl import compare
-from rl.arguments import split
+from rl import stats
+from rl.config.arguments import split
 
 WON = {"base": [0, 0, 1, 0], "sft/epoch_1": [1, 0, 1, 0], "rl/epoch_1": [1, 1, 1, 0]}  # of the four tasks
 
@@ -78,7 +78,7 @@ def test_cells_are_rates_and_paired_differences(pipelines, tmp_path):
     (mean, _) = (line.split(" | ") for line in lines if line.startswith("| mean"))
     assert mean[2:5] == ["25.0%", "50.0%", "75.0%"] and mean[6].startswith("+50.0% (+")
     bounds = [float(x) for x in re.findall(r"([+-][\d.]+)%", mean[6])[1:]]
-    expected = compare.unweighted_interval([[1, 1, 0, 0]] * 2, compare.DIFFERENCE)
+    expected = stats.unweighted_interval([[1, 1, 0, 0]] * 2, stats.DIFFERENCE)
     assert bounds == pytest.approx([100 * bound for bound in expected], abs=0.051)
 
 

@@ -7,12 +7,12 @@ import pytest
 from test_report import make_episode
 from tqdm import tqdm
 
-from rl.look import live
+from rl.report import progress
 
 
 @pytest.fixture(autouse=True)
 def new_run(monkeypatch):
-    monkeypatch.setattr(live, "ended", [])
+    monkeypatch.setattr(progress, "ended", [])
 
 
 class Terminal(io.StringIO):
@@ -21,38 +21,38 @@ class Terminal(io.StringIO):
 
 
 def test_the_time_left_is_that_of_the_last_epochs():
-    assert live.run_left(0.0) == ""
-    live.ended += [(100.0, 47)]
-    assert live.run_left(100.0) == "", "how long an epoch takes is not known yet"
-    live.ended += [(100.0 + 10 * n, 47 - n) for n in range(1, 20)]
-    live.ended += [(290.0 + 60 * n, 28 - n) for n in range(1, 11)]
-    assert live.run_left(890.0) == "run 18 min left", "18 epochs at the pace of the last ten, 60 s each"
-    assert live.run_left(920.0) == f"run {live.duration(17.5 * 60)} left"
-    assert live.run_left(9e9) == "" and (live.duration(89), live.duration(7000)) == ("89 s", "1 h 57 min")
+    assert progress.run_left(0.0) == ""
+    progress.ended += [(100.0, 47)]
+    assert progress.run_left(100.0) == "", "how long an epoch takes is not known yet"
+    progress.ended += [(100.0 + 10 * n, 47 - n) for n in range(1, 20)]
+    progress.ended += [(290.0 + 60 * n, 28 - n) for n in range(1, 11)]
+    assert progress.run_left(890.0) == "run 18 min left", "18 epochs at the pace of the last ten, 60 s each"
+    assert progress.run_left(920.0) == f"run {progress.duration(17.5 * 60)} left"
+    assert progress.run_left(9e9) == "" and (progress.duration(89), progress.duration(7000)) == ("89 s", "1 h 57 min")
 
 
 def test_another_run_in_the_same_process_starts_anew():
-    live.ended += [(0.0, 1), (10.0, 0), (20.0, 9)]
-    assert live.run_left(20.0) == ""
-    live.ended[:] = [(0.0, 9), (10.0, 8), (20.0, 9)]
-    assert live.run_left(20.0) == "", "as many epochs are left as at the first run's start"
+    progress.ended += [(0.0, 1), (10.0, 0), (20.0, 9)]
+    assert progress.run_left(20.0) == ""
+    progress.ended[:] = [(0.0, 9), (10.0, 8), (20.0, 9)]
+    assert progress.run_left(20.0) == "", "as many epochs are left as at the first run's start"
 
 
 def test_the_line_says_how_the_episodes_go():
     own = [make_episode("one two", 1.0), make_episode("one two three", -0.5), make_episode("left out")]
     own[2].infrastructure_failed = True
     tokens = sum(turn.stop - turn.start for e in own[:2] for turn in e.turns)
-    line = live.described(own, live.time.time() - 2)
-    assert line.startswith(f"success 50%  reward 0.25  {tokens / 2:,.0f} tokens/s") and live.described([], 0) == ""
+    line = progress.described(own, progress.time.time() - 2)
+    assert line.startswith(f"success 50%  reward 0.25  {tokens / 2:,.0f} tokens/s") and progress.described([], 0) == ""
 
 
 @pytest.mark.parametrize(("out", "err"), [(Terminal, Terminal), (Terminal, io.StringIO), (io.StringIO, Terminal)])
 def test_nothing_is_written_without_a_terminal(out, err, monkeypatch):
     monkeypatch.setattr(sys, "stdout", out())
     monkeypatch.setattr(sys, "stderr", err())
-    with live.progress_bar(2, "epoch 1 episodes") as bar:
+    with progress.progress_bar(2, "epoch 1 episodes") as bar:
         bar.mininterval = 0
-        live.finished(bar, [make_episode("one")])
+        progress.finished(bar, [make_episode("one")])
     written = sys.stderr.getvalue()
     if out is err is Terminal:
         assert "epoch 1 episodes 1/2" in written and "success 100%  reward 1.00" in written
@@ -61,4 +61,4 @@ def test_nothing_is_written_without_a_terminal(out, err, monkeypatch):
 
 
 def test_a_bar_that_is_off_counts_nothing():
-    live.finished(tqdm(disable=True), [make_episode("one")])
+    progress.finished(tqdm(disable=True), [make_episode("one")])

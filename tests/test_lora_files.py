@@ -17,9 +17,9 @@ from test_lora import IDS_BT, LEAVES, adapted_model, awake, close, injected, log
 from torch import nn
 
 import lora
-from lora.patterns import by_pattern
+from lora.targets import by_pattern
 from models import load_model, load_tokenizer
-from models.checkpoints.export import save_model
+from models.export import save_model
 from models.logprob import token_logprobs
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -17,14 +17,14 @@ from torch import nn
 
 import lora
 import merge as program
-from lora import folding
+from lora import export
 from models import load_model, load_tokenizer
-from models.checkpoints.export import both_layouts, save_model
-from models.checkpoints.writer import writer as real_writer
 from models.config import FAMILIES
+from models.export import both_layouts, save_model
+from models.export import writer as real_writer
 from models.logprob import token_logprobs
 from models.tiny import make_tiny
-from rl.arguments import keys_of
+from rl.config.arguments import keys_of
 
 MERGE = Path(__file__).parents[1] / "merge.py"
 DIFFERS = "the written checkpoint differs from the model in"
@@ -339,7 +339,7 @@ def interrupted(key, rows):
     ids=["broken", "careless", "forgetful", "interrupted"],
 )
 def test_failed_write_leaves_nothing_behind(writer, said, status, base, adapter, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("models.checkpoints.writer.writer", writer)
+    monkeypatch.setattr("models.export.writer", writer)
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == status
     assert said in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
@@ -355,14 +355,14 @@ def test_adapter_that_is_not_finite_is_refused(base, adapter, tmp_path, monkeypa
 
 
 def test_fold_that_differs_from_the_adapter_is_refused(base, adapter, tmp_path, monkeypatch, capsys):
-    real = folding.fold
+    real = export.fold
 
     def wrong_sign(block, **options):
         for _, layer in lora.lora_layers(block):
             layer.adapters["default"].scale *= -1
         return real(block, **options)
 
-    monkeypatch.setattr(folding, "fold", wrong_sign)
+    monkeypatch.setattr(export, "fold", wrong_sign)
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == 1
     assert "folded in float32, a log-probability is" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]

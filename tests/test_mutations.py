@@ -21,13 +21,12 @@ import torch
 from planting import plant
 from torch import Tensor
 
-from lora import folding, layer
+from lora import export, layer
 from lora.fused import FusedLoRA
 from models import attention, logprob, rope
-from models.checkpoints import rope_scaling
 from models.decoder import CausalLM
 from rl import batch as batches
-from rl import core, groups, kl, ppo, reinforce
+from rl import core, kl, ppo, reinforce
 
 # ---- The properties, as functions without arguments. ----
 
@@ -123,7 +122,7 @@ def counted_alone(batch):
     return replace(batch, **counts)
 
 
-# -- rl/core.py, rl/groups.py: surrogates
+# -- rl/core.py, rl/core.py: surrogates
 
 arguments("advantage sign flipped", core, "clipped_surrogate", REINFORCE, lambda r, a, *more: (r, -a, *more))
 arguments(
@@ -168,7 +167,7 @@ def _(right):
     return wrong
 
 
-@mutation("weights with a gradient", groups, "weighted_surrogate", CISPO)
+@mutation("weights with a gradient", core, "weighted_surrogate", CISPO)
 def _(right):
     def wrong(log_ratio_N, logprobs_N, advantages_N, low, high):
         weight_N = log_ratio_N.exp().clamp(1 - low, 1 + high)
@@ -178,15 +177,15 @@ def _(right):
 
 
 arguments(
-    "weights not clipped", groups, "weighted_surrogate", CISPO,
+    "weights not clipped", core, "weighted_surrogate", CISPO,
     lambda r, logprobs, a, low, high: (r, logprobs, a, math.inf, math.inf),
 )  # fmt: skip
 result(
-    "sums of log-ratios instead of means", groups, "sequence_log_ratio", test_core.check_gspo,
+    "sums of log-ratios instead of means", core, "sequence_log_ratio", test_core.check_gspo,
     lambda mean_N, _, episode_N: mean_N * torch.bincount(episode_N)[episode_N],
 )  # fmt: skip
 
-# -- rl/core.py, rl/groups.py: returns and advantages
+# -- rl/core.py, rl/core.py: returns and advantages
 
 arguments(
     "no bootstrap after a cut", core, "gae", DELTAS,
@@ -203,7 +202,7 @@ arguments(
 result("returns without values", core, "gae", DELTAS, lambda found, *_: (found[0], found[0]))
 
 
-@mutation("biased deviation", groups, "group_advantages", GROUP)
+@mutation("biased deviation", core, "group_advantages", GROUP)
 def _(right):
     def wrong(scores_B, group_B, divide_by_std, eps=1e-4):
         advantages_B = right(scores_B, group_B, False)
@@ -215,32 +214,32 @@ def _(right):
 
 
 arguments(
-    "baseline of all groups", groups, "group_advantages", GROUP,
+    "baseline of all groups", core, "group_advantages", GROUP,
     lambda scores, group, *more: (scores, torch.zeros_like(group), *more),
 )  # fmt: skip
 result(
-    "an episode in its own baseline", groups, "leave_one_out", rloo,
-    lambda _, scores_B, group_B: scores_B - groups.group_advantages(scores_B, group_B, False),
+    "an episode in its own baseline", core, "leave_one_out", rloo,
+    lambda _, scores_B, group_B: scores_B - core.group_advantages(scores_B, group_B, False),
 )  # fmt: skip
 result(
     "baseline less return", reinforce, "advantages", rloo,
     lambda batch, *_: replace(batch, advantages_N=-batch.advantages_N),
 )  # fmt: skip
-result("length rewarded", groups, "overlong_penalty", OVERLONG, lambda penalty_B, *_: -penalty_B)
+result("length rewarded", core, "overlong_penalty", OVERLONG, lambda penalty_B, *_: -penalty_B)
 result(
     "KL rewarded", kl, "in_reward", kl_in_reward,
     lambda paid, batch, cfg: replace(paid, reward_N=2 * batch.reward_N - paid.reward_N),
 )  # fmt: skip
 
-# -- rl/core.py, rl/groups.py, rl/ppo.py, rl/reinforce.py: losses and their denominators
+# -- rl/core.py, rl/core.py, rl/ppo.py, rl/reinforce.py: losses and their denominators
 
 arguments(
-    "token mean per micro-batch", groups, "aggregate", pieces("grpo"),
+    "token mean per micro-batch", core, "aggregate", pieces("grpo"),
     lambda loss, episode, kind, tokens, episodes, *more: (loss, episode, kind, len(loss), episodes, *more),
 )  # fmt: skip
 for algorithm, loss_name in (("grpo as published", "sequence mean"), ("dr grpo", "constant")):
     arguments(
-        f"{loss_name} per micro-batch", groups, "aggregate", pieces(algorithm),
+        f"{loss_name} per micro-batch", core, "aggregate", pieces(algorithm),
         lambda loss, episode, kind, tokens, episodes, *more:
         (loss, episode, kind, tokens, int(episode.max()) + 1, *more),
     )  # fmt: skip
@@ -355,7 +354,7 @@ mutation("critic trains the policy", Tensor, "detach", test_batch.check_the_valu
     lambda right: lambda tensor: tensor
 )
 result(
-    "episodes without an advantage in the denominators", groups, "drop_zero_advantage", NO_ADVANTAGE,
+    "episodes without an advantage in the denominators", core, "drop_zero_advantage", NO_ADVANTAGE,
     lambda fewer, batch: counted_alone(fewer),
 )  # fmt: skip
 
@@ -432,7 +431,7 @@ def _(right):
 
 
 result("attention factor forgotten", rope, "frequencies", YARN, lambda found, *_: (found[0], 1.0))
-result("ramp the wrong way round", rope_scaling, "yarn_ramp", YARN, lambda ramp, *_: 1 - ramp)
+result("ramp the wrong way round", rope, "yarn_ramp", YARN, lambda ramp, *_: 1 - ramp)
 
 
 def with_betas(change: Callable) -> Callable:
@@ -440,15 +439,15 @@ def with_betas(change: Callable) -> Callable:
 
 
 arguments(
-    "rotations counted in radians", rope_scaling, "yarn_ramp", YARN,
+    "rotations counted in radians", rope, "yarn_ramp", YARN,
     with_betas(lambda fast, slow: {"beta_fast": fast / (2 * math.pi), "beta_slow": slow / (2 * math.pi)}),
 )  # fmt: skip
 arguments(
-    "ends of the ramp swapped", rope_scaling, "yarn_ramp", YARN,
+    "ends of the ramp swapped", rope, "yarn_ramp", YARN,
     with_betas(lambda fast, slow: {"beta_fast": slow, "beta_slow": fast}),
 )  # fmt: skip
-result("every pair slowed down", rope_scaling, "llama3_ramp", LLAMA3, lambda keep, *_: torch.zeros_like(keep))
-result("no band between", rope_scaling, "llama3_ramp", LLAMA3, lambda keep, *_: keep.round())
+result("every pair slowed down", rope, "llama3_ramp", LLAMA3, lambda keep, *_: torch.zeros_like(keep))
+result("no band between", rope, "llama3_ramp", LLAMA3, lambda keep, *_: keep.round())
 
 # -- lora/layer.py
 
@@ -502,12 +501,12 @@ def base_changed(right, change: Callable):
     return wrong
 
 
-@mutation("folded without scale", folding, "fold", FOLDED)
+@mutation("folded without scale", export, "fold", FOLDED)
 def _(right):
     return base_changed(right, lambda product, scale: product - scale * product)
 
 
-@mutation("folded transposed", folding, "fold", FOLDED)
+@mutation("folded transposed", export, "fold", FOLDED)
 def _(right):
     return base_changed(right, lambda product, scale: scale * (product.mT.reshape(product.shape) - product))
 

@@ -11,10 +11,11 @@ import torch
 
 from benchmarks import memory, sides
 from models.quant import quantise
-from rl import config, update
-from rl.critic import Critic
-from rl.out_of_memory import accumulate_smaller
-from rl.state import TrainState
+from rl import update
+from rl.config import fields
+from rl.ppo import Critic
+from rl.run.out_of_memory import accumulate_smaller
+from rl.run.state import TrainState
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 ROOT = Path(__file__).parents[1]
@@ -35,7 +36,7 @@ def at_most(size: int):
 
 def test_an_update_that_runs_out_of_memory_keeps_its_gradient(capsys):
     words = ["device=cuda", "dtype=float32", "micro_tokens=8192", "max_len=256", "rollout_batch_size=16"]
-    cfg, algo = memory.settings("quarter", words), config.algorithm_module("ppo")
+    cfg, algo = memory.settings("quarter", words), fields.algorithm_module("ppo")
     model = sides.adapted(sides.random(sides.SHAPES["quarter"], torch.float32, cfg.device))
     critic = Critic(model.config.hidden_size, cfg.ppo.critic_hidden, cfg.device)
     state = TrainState(model, critic, update.make_optimizer(model, critic, cfg))

@@ -13,9 +13,11 @@ from test_learning import make_state, play
 from models.cache import KVCache
 from models.fast import trial
 from models.weights import TINY
-from rl import config, out_of_memory, update
+from rl import update
 from rl.batch import make_batch
-from rl.config import algorithm_module
+from rl.config import fields
+from rl.config.fields import algorithm_module
+from rl.run import out_of_memory
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.5 GiB."
@@ -105,7 +107,7 @@ def test_advice_knows_how_a_checkpoint_is_stored(tmp_path):
         (tmp_path / name).mkdir()
         text = json.dumps(raw | ({"quantization_config": more} if more else {}))
         (tmp_path / name / "config.json").write_text(text)
-        cfg = config.parse(["algo=ppo", f"model={tmp_path / name}"])
+        cfg = fields.parse(["algo=ppo", f"model={tmp_path / name}"])
         assert ("quant=nf4" in out_of_memory.advice(cfg, "load")) == (name == "dense")
         assert "quant=nf4" not in out_of_memory.advice(replace(cfg, quant="nf4"), "load")
 
@@ -123,13 +125,17 @@ def run_out_on_cuda(*_words, **_keys):
 
 
 PHASES = [
-    ("load", "rl.setup.load_model", "quant=nf4 stores the base in 4.5 bits a weight; dtype=bfloat16 halves the base"),
+    (
+        "load",
+        "rl.run.setup.load_model",
+        "quant=nf4 stores the base in 4.5 bits a weight; dtype=bfloat16 halves the base",
+    ),
     ("trial", trial, "products=plain makes no copies of float32 weights"),
     ("collect", "rl.rollout.Engine", "rollout_batch_size below 128 takes less"),
     ("score", "rl.batch.add_values", "micro_tokens below 8192 takes less"),
     ("learn", "torch.optim.AdamW.step", "checkpoint=block keeps less of each layer for the backward; micro_tokens"),
     ("evaluate", "rl.evaluate.rollouts", "rollout_batch_size below 128 takes less"),
-    ("save", "rl.checkpoint.save_file", "quant=nf4"),
+    ("save", "rl.run.checkpoint.save_file", "quant=nf4"),
 ]
 
 
@@ -191,7 +197,7 @@ def test_a_cache_that_no_machine_holds_is_one_line(tmp_path, monkeypatch):
 
 
 def test_merging_out_of_memory_is_one_line_and_writes_nothing(monkeypatch, tmp_path):
-    monkeypatch.setattr("models.checkpoints.export.save_config", run_out)
+    monkeypatch.setattr("models.export.save_config", run_out)
     code, _, err = run_program("merge.py", "model=tiny", f"out={tmp_path}/merged")
     line = "merge.py: out of memory (1,048,576.00 GiB more were wanted); one block of the model is held in float32, "
     rest = "and its outputs for prompts=; device=cpu takes the host's memory\n"

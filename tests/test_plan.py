@@ -20,9 +20,10 @@ from models.fast import cpu_step, footprint, packed, process
 from models.kernels import Kernels, kernels
 from models.sizes import sizes_of
 from models.weights import resolve
-from rl import config, peaks, plan
-from rl.answer import Base
-from rl.certificate import Probes
+from rl import peaks, plan
+from rl.base_model import Base
+from rl.config import fields
+from rl.merging.certificate import Probes
 from rl.peaks import MOST_TOKENS, PROMPTS
 from rl.ranks.shard import most_copies
 
@@ -106,7 +107,7 @@ def test_the_planned_peak_of_a_merge_is_the_measured_one(shape, max_len, monkeyp
     with LiveStorage() as live:
         merge.write(merge.Keys(out=str(tmp_path / "merged"), adapter=str(tmp_path / "adapter"), force=True))
     sizes = sizes_of(read_config(base))
-    cfg = peaks.settled(sizes, config.parse(["algo=ppo", "device=cpu", "lora.r=16", f"max_len={max_len}", *PLAIN]))
+    cfg = peaks.settled(sizes, fields.parse(["algo=ppo", "device=cpu", "lora.r=16", f"max_len={max_len}", *PLAIN]))
     assert 0.95 < peaks.phases(sizes, cfg)["merge"] / live.peak < 1.05
 
 
@@ -154,7 +155,7 @@ def test_a_missing_library_is_planned_as_a_run_takes_it(there, monkeypatch):
     for kind in ("onednn", "mkl"):
         assert memory.settings("tiny", [*TINY, f"products={kind}"]).products == (kind if kind == there else "plain")
     sizes = sizes_of(read_config(resolve("tiny")))
-    cfg = config.parse(["algo=ppo", "device=cpu", *TINY])
+    cfg = fields.parse(["algo=ppo", "device=cpu", *TINY])
     assert most_copies(sizes, cfg).copies == peaks.footprint(sizes, replace(cfg, products=there)).copies > 0
     footprint._best_library.cache_clear()
 
@@ -194,7 +195,7 @@ def test_settings_are_found_wherever_the_most_frugal_fit(shape, quant):
             f"rollout_batch_size={rows}",
             f"quant={quant}",
         ]
-        cfg = replace(config.parse([*words, *PLAIN]), device=device, dtype="bfloat16")
+        cfg = replace(fields.parse([*words, *PLAIN]), device=device, dtype="bfloat16")
         for share in (1.0, 1.001, 1.02, 1.2, 2.0):
             least = max(plan.on_device(peaks.phases(sizes, plan.frugal(sizes, cfg))).values())
             limit = int(least * share)
@@ -270,7 +271,7 @@ def test_each_setting_changes_its_phase(more, less, phase, folder):
     def need(word: str) -> int:
         key = word.split("=")[0]
         given = dict(w.split("=", 1) for w in [*words, word] if w.split("=")[0] != key or w == word)
-        return peaks.phases(sizes, config.resolve(given))[phase]
+        return peaks.phases(sizes, fields.resolve(given))[phase]
 
     assert need(more) > need(less)
 
@@ -281,7 +282,7 @@ def test_plan_counts_no_more_rows_than_episodes():
 
     def planned(rows: int, evaluated: int) -> int:
         words = [f"rollout_batch_size={rows}", "episodes=32", "batch_size=32", f"eval_episodes={evaluated}", *PLAIN]
-        cfg = replace(config.parse(["algo=grpo", *words]), device="cuda", dtype="bfloat16")
+        cfg = replace(fields.parse(["algo=grpo", *words]), device="cuda", dtype="bfloat16")
         return peaks.phases(sizes, cfg)["rollout"]
 
     assert planned(64, 8) == planned(32, 8) == planned(32, 64) < planned(64, 64)
@@ -299,6 +300,6 @@ def test_the_frozen_bases_cache_has_all_rows():
         "eval_episodes=0",
         *PLAIN,
     ]
-    cfg = replace(config.parse([*words, "rollout_batch_size=64"]), device="cuda", dtype="bfloat16")
+    cfg = replace(fields.parse([*words, "rollout_batch_size=64"]), device="cuda", dtype="bfloat16")
     more = peaks.phases(sizes, cfg)["rollout"] - peaks.phases(sizes, replace(cfg, rollout_batch_size=16))["rollout"]
     assert more == 3 * peaks.cache(sizes, replace(cfg, rollout_batch_size=16))

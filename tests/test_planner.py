@@ -24,9 +24,9 @@ from envs.planner.arithmetic import arithmetic_in, in_words, work_out
 from envs.planner.word_problems import ANSWER, LEVELS, of_row
 from envs.requests import Result
 from models import load_model, load_tokenizer
-from rl import config
 from rl.batch import forward, make_batch
-from rl.demonstrations import demonstrations
+from rl.config import fields
+from rl.data import demonstrations
 from rl.rollout import rollout
 from rl.tasks import make_tasks
 
@@ -504,7 +504,7 @@ def tiny():
 
 
 def run_config(*words: str, **options):
-    cfg = config.parse(["env=planner", "max_len=768", "max_new_tokens=8", *words])
+    cfg = fields.parse(["env=planner", "max_len=768", "max_new_tokens=8", *words])
     return replace(cfg, planner=Config(worker="model", worker_tokens=4, difficulty="1", **options))
 
 
@@ -540,7 +540,7 @@ def test_demonstrations_have_a_model_or_need_none(tiny, registered):
 
 def test_baseline_uses_the_problems_that_grpo_draws():
     def seeds(recipe: str) -> list[int]:
-        cfg = config.parse([f"recipe={recipe}", "model=other/model"])
+        cfg = fields.parse([f"recipe={recipe}", "model=other/model"])
         groups = cfg.epochs * cfg.episodes // (cfg.grpo.group_size if cfg.algo == "grpo" else 1)
         tasks = make_tasks(cfg, 0, groups, 1, "train", cfg.seed, cfg.order, cfg.max_samples)
         return [task.seed for task in tasks]

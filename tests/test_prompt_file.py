@@ -10,8 +10,8 @@ from test_http import remote
 
 import envs
 from envs.prompt_file import MOST_BYTES, text_of
-from rl import config
-from rl.guard.origin import task_files
+from rl.config import fields
+from rl.run.digests import task_files
 
 PLACES = {  # of the environments with one message: the file's text
     "sat": "{k}-SAT with {n} variables {braces}.\n---\n{formula}",
@@ -79,7 +79,7 @@ def test_what_is_no_file_is_refused_at_once(make, tmp_path):
 def test_a_resumed_run_compares_the_file(tmp_path):
     path = tmp_path / "prompt.txt"
     path.write_text("Craft it.")
-    cfg = config.parse(["env=textcraft", f"textcraft.prompt={path}"])
+    cfg = fields.parse(["env=textcraft", f"textcraft.prompt={path}"])
     before = task_files(cfg)
     path.write_text("Craft it now.")
     assert [*before] == [f"textcraft.prompt={path}"] and task_files(cfg) != before

@@ -77,7 +77,7 @@ def test_an_epoch_stays_on_the_device(kind, words, device, monkeypatch, tmp_path
     dense = step.by_kernel["quant_dequantise_blocks"] + step.by_kernel["quant_dequantise_rows"]
     assert (step.by_kernel["quant_multiply"], dense) == ((0, 7 * LAYERS) if kind == "int8" else (7 * LAYERS, 0))
     assert most(enqueued, "waits") == most(prefills, "waits") == 0
-    assert uploads(device) == (kind != "int8"), "before the first rollout, by the forward of rl/guard/invariants.py"
+    assert uploads(device) == (kind != "int8"), "before the first rollout, by the forward of rl/run/health.py"
     assert step.kernels == (25 if kind == "int8" else 18) * LAYERS + 48
 
 

@@ -13,8 +13,8 @@ from make_quantised import FROZEN, SETTINGS, SKIPPED, digest, original, save_by_
 from safetensors.torch import load_file, save_file
 
 from models import load_model
-from models.checkpoints.config_problems import stored_kind
-from models.checkpoints.export import save_model
+from models.config import stored_kind
+from models.export import save_model
 from models.quant import KINDS, QuantLinear, block_linears, dequantise_layers
 
 UP = "model.layers.0.mlp.up_proj"

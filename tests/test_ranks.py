@@ -24,11 +24,11 @@ from conftest import run_program
 import train
 from benchmarks.live import LiveStorage
 from rl import ranks
-from rl.arguments import ArgumentError
-from rl.config import parse
-from rl.guard import sums
-from rl.guard.watch import replayable
-from rl.ranks import heartbeat, pace, playing, start, tree
+from rl.config.arguments import ArgumentError
+from rl.config.fields import parse
+from rl.ranks import gradients, heartbeat, pace, playing
+from rl.ranks import launch as start
+from rl.run.watch import replayable
 from rl.tasks import Task
 
 ROOT = Path(__file__).parents[1]
@@ -166,7 +166,7 @@ def test_several_ranks_write_the_bytes_of_one(world, names, alone, trials_folder
 def test_masks_depend_on_the_piece_and_leave_the_generators_alone():
     before, drawn = torch.get_rng_state(), []
     for dropout, key in ((0.1, (0, 1, 2)), (0.1, (0, 1, 2)), (0.1, (0, 1, 3)), (0.0, (0, 1, 2))):
-        with tree.same_masks(dropout, key, torch.device("cpu")):
+        with gradients.same_masks(dropout, key, torch.device("cpu")):
             drawn.append(torch.rand(4).tolist())
         assert torch.equal(torch.get_rng_state(), before) == (dropout > 0)
     assert drawn[0] == drawn[1] and drawn[0] != drawn[2]
@@ -180,7 +180,7 @@ def test_masks_fork_the_generator_of_one_gpu_alone(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: asked.append(device))
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: asked.append(device))
     for dropout in (0.0, 0.1):
-        with tree.same_masks(dropout, (0, 0, 0), torch.device("cuda:3")):
+        with gradients.same_masks(dropout, (0, 0, 0), torch.device("cuda:3")):
             pass
     assert asked == [torch.device("cuda:3")] * 2
 
@@ -195,8 +195,8 @@ def test_a_step_holds_as_many_sums_of_gradients_as_are_planned(pieces, fast):
         (p * number).sum().backward()
 
     with LiveStorage() as live:
-        tree.accumulate(work, range(pieces), [p], fast)
-    assert max(held) == (pieces > 1 if fast else sums.most_held(pieces))
+        gradients.accumulate(work, range(pieces), [p], fast)
+    assert max(held) == (pieces > 1 if fast else gradients.most_held(pieces))
     assert p.grad.unique().tolist() == [sum(range(pieces))]
 
 
@@ -207,11 +207,11 @@ def test_the_tree_adds_as_one_rank_whichever_ranks_hold_the_parts():
 
         def nodes(rank, world, grads=grads, pieces=pieces):
             found = []
-            for part in range(rank * tree.SHARES // world, (rank + 1) * tree.SHARES // world):
+            for part in range(rank * gradients.SHARES // world, (rank + 1) * gradients.SHARES // world):
                 total = None
-                for i in range(part * pieces // tree.SHARES, (part + 1) * pieces // tree.SHARES):
+                for i in range(part * pieces // gradients.SHARES, (part + 1) * pieces // gradients.SHARES):
                     total = grads[i].clone() if total is None else total + grads[i]
-                tree.push(found, tree.Node(0, part, [total]))
+                gradients.push(found, gradients.Node(0, part, [total]))
             return found
 
         [alone] = nodes(0, 1)
@@ -220,7 +220,7 @@ def test_the_tree_adds_as_one_rank_whichever_ranks_hold_the_parts():
             merged = []
             for rank in range(world):
                 for node in nodes(rank, world):
-                    tree.push(merged, node)
+                    gradients.push(merged, node)
             [root] = merged
             assert torch.equal(root.grads[0], alone.grads[0]), (pieces, world)
 
@@ -308,13 +308,13 @@ def test_a_gradient_that_is_not_finite_names_its_rank(monkeypatch, tmp_path):
     monkeypatch.setattr(ranks, "gathered", lambda _own: tables)
     sent = lambda came, _own: [row.copy_(grad) for row, grad in zip(came, found, strict=True)]  # noqa: E731
     monkeypatch.setattr(torch.distributed, "all_gather", sent)
-    [root] = tree.exchanged([tree.Node(3, 0, [found[0]])], [p])
+    [root] = gradients.exchanged([gradients.Node(3, 0, [found[0]])], [p])
     assert ranks.here.nonfinite == [1] and not torch.isfinite(root.grads[0]).all()
     with pytest.raises(FloatingPointError) as raised, replayable(None, tmp_path, [], parse(["algo=sft"])):
         raise FloatingPointError("no gradient was finite")
     assert raised.value.__notes__[0] == "learn: not finite on rank 1"
     found[1] = torch.ones(3)
-    tree.exchanged([tree.Node(3, 0, [found[0]])], [p])
+    gradients.exchanged([gradients.Node(3, 0, [found[0]])], [p])
     assert ranks.here.nonfinite == []
 
 
@@ -376,7 +376,7 @@ class NotedStore(SlowStore):
 def test_between_two_phases_a_rank_is_in_the_one_before(monkeypatch):
     store, phases = NotedStore(), iter(["", "learn"])
     monkeypatch.setattr(heartbeat, "TURN", 0.05)
-    monkeypatch.setattr("rl.out_of_memory.phase_of_frames", lambda _names: next(phases, ""))
+    monkeypatch.setattr("rl.run.out_of_memory.phase_of_frames", lambda _names: next(phases, ""))
     monkeypatch.setattr(ranks, "here", ranks.Here(rank=0, world=1, store=store))
     beating = heartbeat.Heartbeat()
     while len(store.phases) < 3 and beating.thread.is_alive():

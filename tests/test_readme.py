@@ -77,13 +77,14 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     from envs import __main__ as envs_program
     from envs.serve import __main__ as serve
     from eval import Keys
-    from rl import config, pipeline
-    from rl.arguments import keys_of
+    from rl import pipeline
+    from rl.config import fields
+    from rl.config.arguments import keys_of
     from rl.serve import __main__ as rl_serve
 
     text = re.sub(r"```python.*?```", "", (ROOT / page).read_text(), flags=re.S)
     with pytest.raises(SystemExit):
-        config.parse(["--help"], "train.py", Keys)
+        fields.parse(["--help"], "train.py", Keys)
     known = set(re.findall(r"^  ([\w.]+)=", capsys.readouterr().out, re.M))
     known |= {
         *keys_of(envs_program.Keys),

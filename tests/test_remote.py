@@ -11,11 +11,12 @@ import eval as eval_program
 from envs import planner
 from envs.requests import Request
 from models import load_model, load_tokenizer
-from rl import config, openai_client, remote
-from rl.answer import Base
-from rl.arguments import ArgumentError
+from rl.base_model import Base
+from rl.config import fields
+from rl.config.arguments import ArgumentError
 from rl.evaluate import evaluate, judged
-from rl.judge import make_eval_tasks
+from rl.judge.results import make_eval_tasks
+from rl.remote import client, evaluation
 from rl.tasks import make_tasks
 
 WORDS = ["max_new_tokens=24", "max_len=768", "rollout_batch_size=4"]
@@ -70,10 +71,10 @@ class Impatient(threading.Event):
 def here():
     """Return the model, its tokenizer, and a server of them."""
     model, tokenizer = load_model("tiny").eval(), load_tokenizer("tiny")
-    Handler.base = Base(model, tokenizer, config.parse(WORDS))
+    Handler.base = Base(model, tokenizer, fields.parse(WORDS))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield model, tokenizer, openai_client.Server(f"http://127.0.0.1:{server.server_port}/v1", left=Impatient())
+    yield model, tokenizer, client.Server(f"http://127.0.0.1:{server.server_port}/v1", left=Impatient())
     server.shutdown()
 
 
@@ -86,8 +87,8 @@ def nothing_asked():
 @pytest.mark.parametrize("env", ["textcraft", "planner"])
 def test_remote_evaluation_equals_the_local_one(env, n, here):
     model, tokenizer, server = here
-    cfg = replace(config.parse([*WORDS, f"env={env}", "planner.worker=model"]), model="base")
-    there = remote.play_all(server, "mine", cfg, 0.0, make_eval_tasks(cfg, "val", n, 1))
+    cfg = replace(fields.parse([*WORDS, f"env={env}", "planner.worker=model"]), model="base")
+    there = evaluation.play_all(server, "mine", cfg, 0.0, make_eval_tasks(cfg, "val", n, 1))
     won = {"successes": [episode.success for episode in there]}
     assert [judged(there, 0.0, "val") | won] == list(evaluate(model, tokenizer, cfg, (0.0,), "val", n))
     models = {body["model"] for path, body in Handler.asked if path == "/v1/chat/completions"}
@@ -107,15 +108,15 @@ def test_request_goes_to_the_base_with_its_own_limits(here):
 
 
 def first_task(env: str = "textcraft"):
-    cfg = config.parse([*WORDS, f"env={env}", "planner.worker=model", "temperature=0.7"])
+    cfg = fields.parse([*WORDS, f"env={env}", "planner.worker=model", "temperature=0.7"])
     return cfg, make_tasks(cfg, 0, 1, 1, "val", 0)[0]
 
 
 def test_failed_requests_are_retried(here, capsys):
     cfg, task = first_task()
-    whole = remote.play(here[2], "mine", cfg, 0.0, task)
+    whole = evaluation.play(here[2], "mine", cfg, 0.0, task)
     Handler.failures = [(503, {}), (429, {}), (200, []), (200, None), (500, {"error": "busy"})]
-    assert remote.play(here[2], "mine", cfg, 0.0, task) == whole
+    assert evaluation.play(here[2], "mine", cfg, 0.0, task) == whole
     assert capsys.readouterr().err.count("trying again, 6 times") == 1
 
 
@@ -145,12 +146,12 @@ def spoken(text="x", tokens=3) -> dict:
 def test_malformed_answer_ends_the_evaluation(status, body, error, said, here):
     Handler.failures = [(status, body)]
     with pytest.raises(error, match=said):
-        remote.play(here[2], "mine", *(first_task()[0], 0.0, first_task()[1]))
+        evaluation.play(here[2], "mine", *(first_task()[0], 0.0, first_task()[1]))
 
 
 def test_unreachable_server_is_reported_after_all_attempts():
     with pytest.raises(ConnectionError, match=r"failed after 3 attempts: .*refused"):
-        openai_client.Server("http://127.0.0.1:9/v1", retries=2, left=Impatient()).names()
+        client.Server("http://127.0.0.1:9/v1", retries=2, left=Impatient()).names()
 
 
 TOO_LONG = (400, {"error": "This model's maximum context length is 64 tokens"})
@@ -160,19 +161,18 @@ def test_conversation_too_long_for_the_server_is_a_timeout(here):
     cfg, task = first_task()
     cfg = replace(cfg, reward=replace(cfg.reward, rule="binary", timeout=-3.0))
     Handler.failures = [TOO_LONG]
-    episode = remote.play(here[2], "mine", cfg, 0.7, task)
+    episode = evaluation.play(here[2], "mine", cfg, 0.7, task)
     assert (episode.outcome, episode.truncated, episode.success, episode.score) == ("timeout", True, False, -3.0)
     Handler.failures = [TOO_LONG]
     assert (
-        here[2].result("base", Request("chat", [{"role": "user", "content": "x"}], None, 3, 0.0), 7)
-        == openai_client.Result()
+        here[2].result("base", Request("chat", [{"role": "user", "content": "x"}], None, 3, 0.0), 7) == client.Result()
     )
 
 
 def test_each_turn_has_its_own_reproducible_seed(here):
     cfg, task = first_task()
     for _ in range(2):
-        remote.play(here[2], "mine", cfg, 0.7, task)
+        evaluation.play(here[2], "mine", cfg, 0.7, task)
     seeds = [body["seed"] for _, body in Handler.asked]
     half = len(seeds) // 2
     assert half > 1 and seeds[:half] == seeds[half:] and len(set(seeds)) == half
@@ -181,22 +181,22 @@ def test_each_turn_has_its_own_reproducible_seed(here):
 
 def test_thoughts_do_not_reach_the_environment(here, monkeypatch):
     received = []
-    monkeypatch.setattr(openai_client.Server, "chat", lambda *_: ("<think>\nget?</think>\n\nno action", 5, "stop"))
+    monkeypatch.setattr(client.Server, "chat", lambda *_: ("<think>\nget?</think>\n\nno action", 5, "stop"))
     monkeypatch.setattr("envs.textcraft.Env.step", lambda _, text: received.append(text) or OVER)
     cfg, task = first_task()
-    episode = remote.play(here[2], "mine", cfg, 0.0, task)
+    episode = evaluation.play(here[2], "mine", cfg, 0.0, task)
     assert received == ["no action"] and len(episode.action_mask_T) == 5
 
 
 def test_thinking_false_reaches_the_servers_chat_template(here):
-    server = openai_client.Server(here[2].url, thinking=False)
+    server = client.Server(here[2].url, thinking=False)
     server.chat("mine", [{"role": "user", "content": "x"}], 3, 0.0, 7)
     server.result("base", Request("chat", [{"role": "user", "content": "x"}], None, 3, 0.0), 7)
     assert [body["chat_template_kwargs"] for _, body in Handler.asked] == [{"enable_thinking": False}] * 2
 
 
 def test_interrupt_does_not_wait_for_the_server():
-    server = openai_client.Server("http://127.0.0.1:9/v1")
+    server = client.Server("http://127.0.0.1:9/v1")
     server.left.set()
     with pytest.raises(ConnectionError, match="left"):
         server.names()
@@ -222,7 +222,7 @@ def test_embeddings_that_a_server_lacks_end_the_evaluation(here):
 def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
     words = [*WORDS, f"server={here[2].url}", "model=base", "adapter=base,mine", "n=2", f"json={tmp_path / 'x.json'}"]
     words += ["textcraft.prompt=short", "textcraft.difficulty=1", "textcraft.max_turns=2"]
-    eval_program.main(*config.parse(words, "eval.py", eval_program.Keys))
+    eval_program.main(*fields.parse(words, "eval.py", eval_program.Keys))
     output = capsys.readouterr().out.splitlines()
     assert [line.split(" success")[0] for line in output if ": test " in line] == [
         *("base: test sampled", "base: test greedy ", "mine: test sampled", "mine: test greedy "),
@@ -230,11 +230,11 @@ def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
     assert sum("mine against base, " in line for line in output) == 2
     assert set(json.loads((tmp_path / "x.json").read_text())["results"]) == {"base", "mine"}
     with pytest.raises(ValueError, match="no model 'mnie'; it has base, mine"):
-        eval_program.main(*config.parse([*words, "adapter=mnie"], "eval.py", eval_program.Keys))
+        eval_program.main(*fields.parse([*words, "adapter=mnie"], "eval.py", eval_program.Keys))
     for url, said in (("localhost:8000", "is not a URL"), ("http://localhost:port/v1", "is not a URL")):
-        keys = config.parse([f"server={url}"], "eval.py", eval_program.Keys)[1]
+        keys = fields.parse([f"server={url}"], "eval.py", eval_program.Keys)[1]
         with pytest.raises(ArgumentError, match=said):
             eval_program.check(keys, [f"server={url}", "model=base"])
-    keys = config.parse(["server=http://x/v1"], "eval.py", eval_program.Keys)[1]
+    keys = fields.parse(["server=http://x/v1"], "eval.py", eval_program.Keys)[1]
     with pytest.raises(ArgumentError, match="needs model="):
         eval_program.check(keys, ["server=http://x/v1"])

@@ -15,10 +15,11 @@ from test_rl_serve import serving
 import train
 from envs.serve import Stream
 from models.random import fold_all
-from rl import off_policy, openai_client, remote_sampler
 from rl.batch import make_batch
-from rl.config import parse
+from rl.config.fields import parse
 from rl.records import Episode, Turn
+from rl.remote import client as openai_client
+from rl.remote import off_policy, sampler
 
 WORDS = "algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 epochs=2 eval_episodes=2 max_turns=2 max_new_tokens=10 "
 WORDS += "episodes=8 batch_size=4 reward.rule=shaped max_len=256"
@@ -43,7 +44,7 @@ def local(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr(remote_sampler, "Server", partial(openai_client.Server, retries=2))
+    monkeypatch.setattr(sampler, "Server", partial(openai_client.Server, retries=2))
     with serving("load=true", "rows=16", "max_len=256") as server:
         server.words = f"sampler=http://127.0.0.1:{server.server_address[1]}/v1"
         yield server
@@ -152,7 +153,7 @@ def test_an_unusable_reply_leaves_its_episode_out(server, tmp_path, capfd):
     [record] = metrics(tmp_path / "run")
     assert record["infrastructure_failed"] == record["left_out"] == 8 and record["remote_gap"] == 0
     for seed, case in spoilt.items():
-        assert sum(json.loads(body)["seed"] == seed for body in asked) == remote_sampler.ATTEMPTS, case
+        assert sum(json.loads(body)["seed"] == seed for body in asked) == sampler.ATTEMPTS, case
     printed = capfd.readouterr()
     assert "the sampler: " in printed.out + printed.err
 
@@ -196,8 +197,8 @@ def test_a_restarted_server_gets_the_adapter_again(local, server, tmp_path):
 
 
 def test_a_server_that_is_gone_ends_the_run_which_goes_on_later(local, server, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote_sampler, "Server", partial(openai_client.Server, retries=0))
-    monkeypatch.setattr(remote_sampler, "ATTEMPTS", 1)
+    monkeypatch.setattr(sampler, "Server", partial(openai_client.Server, retries=0))
+    monkeypatch.setattr(sampler, "ATTEMPTS", 1)
     real = server.answer
     server.answer = None  # every request fails
     with pytest.raises((ValueError, ConnectionError)):

@@ -19,12 +19,14 @@ from hostile import modest
 
 import train
 from models import load_tokenizer
-from rl import compare, config, replay
-from rl.arguments import ArgumentError
+from rl import stats
 from rl.batch import forward, make_batch
-from rl.look import episodes as look
-from rl.look import page, paired, runs
+from rl.config import fields
+from rl.config.arguments import ArgumentError
 from rl.records import Episode
+from rl.report import episodes as look
+from rl.report import page, paired, runs
+from rl.run import replay
 
 TOKENIZER = load_tokenizer("tiny")
 HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> ]]> 工具😀\u2028"
@@ -76,7 +78,7 @@ def near(back: float, nats: float) -> bool:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("report") / "run"
-    train.main(config.parse([*SMALL.split(), f"out={folder}"]))
+    train.main(fields.parse([*SMALL.split(), f"out={folder}"]))
     return folder
 
 
@@ -209,14 +211,16 @@ def test_the_command_lists_runs_and_writes_pages(run, tmp_path):
     make_run(tmp_path / "other", {1: [make_episode("a")]})
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / page.DATA).unlink()  # a run that was made before there was one
-    status, out, _ = run_program("rl/report.py", f"runs={tmp_path}")
+    status, out, _ = run_program("rl/report/__main__.py", f"runs={tmp_path}")
     lines = out.splitlines()
     assert status == 0 and len(lines) == 3 and lines[0].split()[:3] == ["run", "algo", "env"]
     evaluations = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if '"eval"' in line]
     best = max(e["eval"]["success"] for e in evaluations if e["eval"]["temperature"])
     assert any(str(tmp_path / "run") in line and f"{best:.1%}" in line and "2 of 2" in line for line in lines)
 
-    status, out, err = run_program("rl/report.py", f"{tmp_path}/run", f"{tmp_path}/other", f"out={tmp_path}/both.html")
+    status, out, err = run_program(
+        "rl/report/__main__.py", f"{tmp_path}/run", f"{tmp_path}/other", f"out={tmp_path}/both.html"
+    )
     assert status == 0, err
     assert [r["name"] for r in page_data(tmp_path / "both.html", "runs")] == ["run", "other"]
     assert [len(s["rows"]) for s in page_data(tmp_path / "both.html", "episodes")] == [8, 8, 1]
@@ -254,7 +258,7 @@ def test_runs_side_by_side_have_their_paired_difference(tmp_path, capsys):
         f"second, epoch 4, against first, epoch 2, {kind}, the same 38 tasks" for kind in ("sampled", "greedy")
     ]
     differences = [float(a) - float(b) for a, b in zip(won[1:-1], lost[1:-1], strict=True)]
-    low, high = compare.interval(compare.bootstrap(differences, compare.DIFFERENCE))
+    low, high = stats.interval(stats.bootstrap(differences, stats.DIFFERENCE))
     assert said[0].endswith(f"better; success +50.0% (80 % interval {low:+.1%} to {high:+.1%})") and 0.3 < low < 0.5
     assert page_data(tmp_path / "both.html", "compared") == said
     assert "successes" not in (tmp_path / "both.html").read_text()
@@ -286,7 +290,7 @@ def test_run_killed_after_its_last_checkpoint_is_completed(evaluated, run, tmp_p
     lines = (folder / page.DATA).read_text().splitlines(keepends=True)
     (folder / page.DATA).write_text("".join(lines[:2]))
     for _ in range(2):  # a second time adds nothing
-        train.main(config.parse([f"resume={folder}"]))
+        train.main(fields.parse([f"resume={folder}"]))
         after = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [list(r) for r in after] == [list(r) for r in records]
         assert list(after[-1]["phases"]) == ["load", "trial", *["evaluate"] * (not evaluated)]
@@ -317,9 +321,9 @@ def test_a_damaged_run_is_one_line_and_the_others_are_listed(run, tmp_path):
         folder = tmp_path / f"no_{name}"
         shutil.copytree(run, folder)
         (folder / name).write_text(text)
-        status, _, err = run_program("rl/report.py", str(folder))
+        status, _, err = run_program("rl/report/__main__.py", str(folder))
         assert status == 2 and err.count("\n") == 1 and str(folder) in err
-    status, out, _ = run_program("rl/report.py", f"runs={tmp_path}")
+    status, out, _ = run_program("rl/report/__main__.py", f"runs={tmp_path}")
     assert status == 0 and out.count("damaged: ") == 2 and "2 of 2" in out
 
 
@@ -335,7 +339,7 @@ def test_a_damaged_run_is_one_line_and_the_others_are_listed(run, tmp_path):
     ],
 )
 def test_wrong_words_are_one_line(run, words, message):
-    status, _, err = run_program("rl/report.py", *(word.format(run=run) for word in words))
+    status, _, err = run_program("rl/report/__main__.py", *(word.format(run=run) for word in words))
     assert status == 2 and err.count("\n") == 1 and err.startswith("rl.report: ")
     if "epochs=" not in words[-1]:
         assert message.format(run=run) in err

@@ -1,20 +1,17 @@
-"""The import rule between rooms, and the size of the reading path."""
+"""The import rule between rooms."""
 
 import ast
-import re
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from benchmarks.reading_path import MARKER, decoder_files, reading_path, table
-
 ROOT = Path(__file__).parents[1]
 ROOMS = {"lora": set(), "models": set(), "envs": set(), "rl": {"lora", "models", "envs"}}
 PROGRAMS = {"train", "eval", "merge"}
 # What programs, which nobody imports, may use of rl.
-PARSER = {"rl.arguments", "rl.program", "rl.refusals", "rl.help", "rl.guard.ends"}
+PARSER = {"rl.config.arguments", "rl.config.program", "rl.config.refusals", "rl.config.help", "rl.run.exits"}
 RUNTIME = {"torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "tqdm", "einops", "triton"}
 # Only inside a function, where a user or a checkpoint asked for them; jinja2 comes with torch.
 OPTIONAL = {"wandb", "tensorboard", "trackio", "matplotlib", "jinja2", "pyarrow"}
@@ -111,28 +108,3 @@ def test_imports_have_no_cycle():
 @pytest.mark.parametrize("program", [name for name in FILES if name.endswith("__main__")] + ["models.tiny.make_tiny"])
 def test_nothing_imports_a_program(program):
     assert [module for module, path in FILES.items() if program in imports(path)] == []
-
-
-@pytest.fixture(scope="module")
-def found() -> dict[str, int]:
-    return reading_path()
-
-
-def test_files_of_the_reading_path_have_at_most_300_lines(found):
-    assert len(found) > 20 and max(found.values()) <= 300, table(found)
-
-
-def test_reading_path_stays_within_its_lines(found):
-    assert sum(found.values()) <= 4000, table(found)
-
-
-def test_decoder_and_its_imports_stay_within_their_lines():
-    assert sum(decoder_files().values()) <= 1200, table(decoder_files())
-
-
-def test_the_readme_lists_the_reading_path(found):
-    """The files, and their lines within 3 %; `python -m benchmarks.reading_path readme=true` writes the table."""
-    table = (ROOT / "README.md").read_text().split(MARKER)[1]
-    listed = {name: int(count) for name, count in re.findall(r"`([\w/]+\.py)` (\d+)", table)}
-    assert set(listed) == set(found)
-    assert sum(listed.values()) == pytest.approx(sum(found.values()), rel=0.03)

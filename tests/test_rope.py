@@ -9,8 +9,8 @@ from conftest import SMALL, random_model
 from make_fixtures import CASES, LLAMA3, YARN, raw_config
 
 from models import load_model
-from models.checkpoints.export import both_layouts, save_model
 from models.config import parse_config
+from models.export import both_layouts, save_model
 from models.rope import Rope, frequencies, parse_ropes
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")

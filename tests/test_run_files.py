@@ -20,19 +20,20 @@ from test_report import make_episode
 
 import lora
 from eval import Keys, as_trained_words
-from lora.config import read_adapter_config
+from lora.peft_files import read_adapter_config
 from models import load_model, load_tokenizer
-from models.checkpoints.strict_json import read_bytes
-from rl import config, replay, resume
-from rl.checkpoint import save_checkpoint
-from rl.config import Lora
-from rl.guard import claim, invariants, keep, origin
-from rl.guard.files import append, sha256, verify
-from rl.guard.watch import Watch
-from rl.look import page, runs
-from rl.look.episodes import epoch_lines
-from rl.model_card import model_card
-from rl.ranks.pieces import Pieces
+from models.json_file import read_bytes
+from rl.config import fields
+from rl.config.fields import Lora
+from rl.merging.model_card import model_card
+from rl.ranks.saving import Pieces
+from rl.report import page, runs
+from rl.report.episodes import epoch_lines
+from rl.run import digests, health, replay, resume, retention
+from rl.run import folder as claim
+from rl.run.checkpoint import save_checkpoint
+from rl.run.files import append, sha256, verify
+from rl.run.watch import Watch
 
 
 def sign(folder: Path) -> None:
@@ -118,9 +119,9 @@ def whole(tmp_path_factory) -> Path:
     """Write a run's folder without playing: two epochs of two episodes."""
     run = tmp_path_factory.mktemp("runs") / "run"
     run.mkdir()
-    cfg = replace(config.parse([*WORDS, f"out={run}"]), out=str(run))
+    cfg = replace(fields.parse([*WORDS, f"out={run}"]), out=str(run))
     (run / "config.json").write_text(json.dumps(asdict(cfg)))
-    origin.write(cfg, run)
+    digests.write(cfg, run)
     model = injected(load_model("tiny"), r=2)
     for epoch in (1, 2):
         played = [make_episode("craft 1 door", score, group=int(score)) for score in (0.0, 1.0)]
@@ -139,27 +140,27 @@ def whole(tmp_path_factory) -> Path:
 
 
 def claimed(words: list[str]) -> None:
-    with claim.claim(config.parse(words)):
+    with claim.claim(fields.parse(words)):
         pass
 
 
 def judged(run: Path) -> None:
     words, _ = as_trained_words(["n=2", f"adapter={run}"])
-    config.parse(words, "eval.py", Keys)
+    fields.parse(words, "eval.py", Keys)
 
 
 READERS = {  # what reads a run's folder
     "resume=": lambda run: claimed([f"resume={run}"]),
     "the command again": lambda run: claimed([*WORDS, f"out={run}"]),
-    "resume_from=": lambda run: config.parse(["algo=grpo", f"resume_from={run}"]),
+    "resume_from=": lambda run: fields.parse(["algo=grpo", f"resume_from={run}"]),
     "eval.py": judged,
-    "rl.report": lambda run: runs.write([run], runs.Keys(out=str(run / "page.html"), epoch=1)),
+    "rl.report.write": lambda run: runs.write([run], runs.Keys(out=str(run / "page.html"), epoch=1)),
     "rl.report of two": lambda run: runs.write([run, run], runs.Keys(out=str(run / "page.html"))),
     "the list of runs": lambda run: runs.listed(run.parent),
-    "the check of the origin": lambda run: origin.check(config.parse(WORDS), run),
+    "the check of the origin": lambda run: digests.check(fields.parse(WORDS), run),
     "a checkpoint": lambda run: resume.load_checkpoint(make_state(), resume.newest_checkpoint(run)),
     "what follows a checkpoint": lambda run: resume.forget_after(run, 1, evaluations=True),
-    "pruning": lambda run: keep.prune(run, make_state(1)),
+    "pruning": lambda run: retention.prune(run, make_state(1)),
     "rollouts=": lambda run: replay.read(run / "episodes.jsonl", 2000),
     "a model card": lambda run: model_card("me/mine", run / "epoch_1", "tiny", True),
     "an adapter": lambda run: lora.read_adapter_config(run / "epoch_1"),
@@ -169,10 +170,10 @@ READERS = {  # what reads a run's folder
 
 def watched(run: Path) -> None:
     watch = Watch()
-    watch.begin(make_state(), load_tokenizer("tiny"), replace(config.parse(WORDS), lora=Lora(r=0)), run)
-    for check in (invariants.equal_rewards, invariants.all_cut, invariants.invalid_actions, invariants.ratio):
+    watch.begin(make_state(), load_tokenizer("tiny"), replace(fields.parse(WORDS), lora=Lora(r=0)), run)
+    for check in (health.equal_rewards, health.all_cut, health.invalid_actions, health.ratio):
         check(watch.records * 9) if watch.records else None
-    invariants.repeated_tasks(watch.records) if watch.records else None
+    health.repeated_tasks(watch.records) if watch.records else None
 
 
 def damage(value, rng: random.Random):

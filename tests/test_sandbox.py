@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import no_hang
 
-import rl.config
+import rl.config.fields
 from envs.__main__ import main as play_environment
 from envs.simulators import sandbox
 from envs.simulators.sandbox import Limits, Run, SandboxFailed, code_of, execute, jail, run

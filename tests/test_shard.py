@@ -12,10 +12,11 @@ from test_ranks import contents, differences, played
 
 import train
 from models import load_model
-from rl.arguments import ArgumentError
-from rl.config import parse
-from rl.ranks import join, start
-from rl.ranks.pieces import Pieces, file_name, share_of
+from rl.config.arguments import ArgumentError
+from rl.config.fields import parse
+from rl.ranks import join
+from rl.ranks import launch as start
+from rl.ranks.saving import Pieces, file_name, share_of
 
 COMMON = "epochs=1 eval_episodes=0 max_turns=2 max_new_tokens=8 micro_tokens=256 episodes=8 batch_size=8 out=OUT"
 COMMON += " temperature=1.5"  # or all rewards of a group are equal

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, run_program
 from test_report import HOSTILE, TOKENIZER, make_episode
 
-from rl.look import sinks
+from rl.report import trackers
 
 STAND_IN = """
 import json, os
@@ -66,7 +66,7 @@ def make_folder(tmp_path: Path) -> Path:
 
 
 def settings(to: str, **track) -> SimpleNamespace:
-    return SimpleNamespace(track=sinks.Config(to, **track))
+    return SimpleNamespace(track=trackers.Config(to, **track))
 
 
 def own() -> list:
@@ -78,8 +78,8 @@ def test_epoch_arrives_with_numbers_histograms_and_examples(stand_in, tmp_path):
     name, module = stand_in
     folder, cfg = make_folder(tmp_path), settings(name, project="plans", name="third try")
     for epoch in (1, 2):
-        sinks.send(folder, epoch, TOKENIZER, own(), cfg)
-    sinks.close(folder)
+        trackers.send(folder, epoch, TOKENIZER, own(), cfg)
+    trackers.close(folder)
     opened, *sent, end = module.SENT
     assert end == "finished"
     if name == "tensorboard":
@@ -100,7 +100,7 @@ def test_epoch_arrives_with_numbers_histograms_and_examples(stand_in, tmp_path):
         if name == "tensorboard":
             assert examples.count("\n") == 3 and "<script>" not in examples and "alert(1)" in examples
         else:
-            assert examples.columns == sinks.COLUMNS and [row[4] for row in examples.data] == [1.0, -0.5]
+            assert examples.columns == trackers.COLUMNS and [row[4] for row in examples.data] == [1.0, -0.5]
             assert examples.data[1][-1] == HOSTILE and "Go." in examples.data[0][-2]
         assert not {"train/tasks", "train/exact"} & found.keys()
 
@@ -108,8 +108,8 @@ def test_epoch_arrives_with_numbers_histograms_and_examples(stand_in, tmp_path):
 def test_a_resumed_run_goes_on_with_its_own_run_there(stand_in, tmp_path):
     folder = make_folder(tmp_path)
     for epoch in (1, 2):  # each in a process of its own
-        sinks.send(folder, epoch, TOKENIZER, own(), settings("wandb"))
-        sinks.close(folder)
+        trackers.send(folder, epoch, TOKENIZER, own(), settings("wandb"))
+        trackers.close(folder)
     first, second = (entry for entry in stand_in[1].SENT if isinstance(entry, dict))
     assert [entry[0] for entry in stand_in[1].SENT if isinstance(entry, tuple)] == [0, 1, 2], "nothing is sent twice"
     assert first["id"] == second["id"] and first["name"] == "run" and first["project"] == "lora-rl"
@@ -122,21 +122,21 @@ def test_an_error_there_is_a_warning_once(stand_in, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(stand_in[1].Run, "log", gone)
     folder = make_folder(tmp_path)
     for epoch in (1, 2):
-        sinks.send(folder, epoch, TOKENIZER, own(), settings("wandb"))
+        trackers.send(folder, epoch, TOKENIZER, own(), settings("wandb"))
     line = "warning: track=wandb: no route; nothing more is sent, metrics.jsonl has all of it\n"
     assert capsys.readouterr().out == line
-    sinks.close(folder)
+    trackers.close(folder)
 
 
 def test_nothing_is_imported_unasked(tmp_path):
     before = set(sys.modules)
-    sinks.send(tmp_path, 1, TOKENIZER, own(), settings("none"))
+    trackers.send(tmp_path, 1, TOKENIZER, own(), settings("none"))
     assert not {"wandb", "trackio", "tensorboard"} & (set(sys.modules) - before)
 
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard", "trackio"])
 def test_missing_package_is_refused_in_one_line(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _: None)
     status, out, err = run_program("train.py", f"track={name}", f"out={tmp_path}/run")
     assert (status, out) == (2, "") and not (tmp_path / "run").exists()
     assert err == f"train.py: track={name}: the package is not installed; pip install {name}\n"

@@ -18,11 +18,10 @@ from safetensors.torch import load_file, save, save_file
 from test_lora import awake, injected, raw_config, tiny_model
 
 import lora
-from models import load_model
-from models.checkpoints import export, writer
-from models.checkpoints.export import save_model
+from models import export, load_model
 from models.checkpoints.streamed import StreamedModel
 from models.config import FAMILIES
+from models.export import save_model
 from models.json_file import TINY
 from models.logprob import head_logits
 from models.quant import KINDS, dequantise_layers
@@ -129,9 +128,9 @@ def test_files_have_the_bytes_of_save_file(dtype, tmp_path, monkeypatch):
     several = [["b.weight", "a.10", "é", "a.9"], ["c"], ["a.1"]]
     tensors = {key: torch.randn(shape).to(dtype) for key, shape in shapes.items()}
     for most, names in ((1000, [list(shapes)]), (40 * dtype.itemsize, several)):
-        monkeypatch.setattr(writer, "SHARD", most)
+        monkeypatch.setattr(export, "SHARD", most)
         (folder := tmp_path / str(most)).mkdir()
-        with writer.writer(folder, shapes, dtype) as write:
+        with export.writer(folder, shapes, dtype) as write:
             for key in reversed(shapes):
                 for rows in tensors[key].split(4):
                     write(key, rows)
@@ -149,7 +148,7 @@ def test_unfinished_files_are_refused_by_readers(tmp_path):
     shapes = {"a": (2, 2), "b": (3,)}
     with (
         pytest.raises(ValueError, match="b: not written whole"),
-        writer.writer(tmp_path, shapes, torch.float32) as write,
+        export.writer(tmp_path, shapes, torch.float32) as write,
     ):
         write("a", torch.ones(2, 2))
         write("b", torch.ones(2))
@@ -158,7 +157,7 @@ def test_unfinished_files_are_refused_by_readers(tmp_path):
 
 
 def test_large_models_are_saved_in_shards(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "SHARD", 50_000)
+    monkeypatch.setattr(export, "SHARD", 50_000)
     model = tiny_model("llama", vocab_size=500)
     save_model(model, tmp_path, raw_config("llama", vocab_size=500), torch.float32)
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2 and not (tmp_path / "model.safetensors").exists()
@@ -218,7 +217,7 @@ def test_merged_shards_load_in_transformers(shards, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
     base = base_of(tmp_path / "base", shards=shards)
     adapter = adapter_of(base, tmp_path / "adapter")
-    monkeypatch.setattr(writer, "SHARD", 30_000)
+    monkeypatch.setattr(export, "SHARD", 30_000)
     status, _, err = merge(f"adapter={adapter}", f"out={tmp_path}/merged")
     assert status == 0, err
     files = sorted((tmp_path / "merged").glob("*.safetensors"))
@@ -296,7 +295,7 @@ def test_bad_base_is_one_line_and_nothing_is_written(harm, said, quant, tmp_path
 def test_too_little_space_is_seen_before_writing(tmp_path, monkeypatch):
     base, usage = base_of(tmp_path / "base"), namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 30_000))
-    monkeypatch.setattr(writer, "header", lambda *_: pytest.fail("a file was opened"))
+    monkeypatch.setattr(export, "header", lambda *_: pytest.fail("a file was opened"))
     status, _, err = merge(f"model={base}", f"out={tmp_path}/merged")
     size = (base / "model.safetensors").stat().st_size
     assert (status, err) == (

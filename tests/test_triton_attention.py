@@ -21,13 +21,12 @@ from on_triton import (
 )  # fmt: skip
 
 from models import attention, decoder
-from models.attention import ExactAttention, in_blocks
+from models.attention import ExactAttention, in_blocks, masked_attention
 from models.cache import KVCache
 from models.engine import Engine
 from models.fast.triton import attention as attention_triton
 from models.fast.triton.attention import attend
 from models.logprob import token_logprobs
-from models.sdpa import masked_attention
 
 KERNELS = "_forward", "_backward_queries", "_backward_keys"
 

@@ -22,8 +22,7 @@ from test_varlen import varlen_loop
 
 import lora
 from benchmarks.live import LiveStorage
-from models.checkpointing import checkpoint_blocks
-from models.decoder import RMSNorm, rotate
+from models.decoder import RMSNorm, checkpoint_blocks, rotate
 from models.fast import train_block, varlen
 from models.fast.triton import block as block_triton
 from models.kernels import kernels, nothing_faster

@@ -24,12 +24,12 @@ from test_triton_quant import on_device
 from test_triton_step import assert_close, draw, rms_norm
 
 from models import engine
+from models.attention import masked_attention
 from models.decoder import rotate
 from models.fast.triton import attention, block, linear, logprob, quant, sample, step
 from models.fast.triton.logprob import token_logprobs
 from models.kernels import kernels, nothing_faster
 from models.quant import dequantise
-from models.sdpa import masked_attention
 
 HALF = [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.full)]
 

@@ -142,7 +142,7 @@ def launched(monkeypatch, N, D, H, K, E, inner, rank, dtype=torch.bfloat16):
     ids=["0.5B", "70B", "largest rank", "largest rank, float32"],
 )
 def test_they_compile_and_fit_the_chip(arch, shape, dtype, monkeypatch, tmp_path):
-    """Also with rank 4096, the largest that lora/files.py accepts."""
+    """Also with rank 4096, the largest that lora/peft_files.py accepts."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for launch in launched(monkeypatch, *shape, dtype=dtype):
         binary = compiled(*launch, arch)[1]()

@@ -8,11 +8,10 @@ from conftest import SMALL, random_model, reference
 from safetensors.torch import load_file, save_file
 
 from models import load_model
-from models.checkpoints.export import save_model
-from models.checkpoints.hub import split_revision
 from models.config import parse_config, read_config
 from models.engine import Engine
-from models.weights import resolve
+from models.export import save_model
+from models.weights import resolve, split_revision
 
 RAW = {"model_type": "qwen2", **SMALL}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

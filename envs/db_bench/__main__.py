@@ -16,10 +16,10 @@ from envs.common import SPLITS, level_list
 from envs.db_bench.tasks import LEVELS, SKILLS, draw, entry_of, read_entries, read_tasks
 from envs.http.exchange import plain
 from envs.simulators.mysql import Database
-from rl import program
-from rl.arguments import NotNegative, Positive
-from rl.guard import ends
-from rl.help import quiet_on_closed_pipe
+from rl.config import program
+from rl.config.arguments import NotNegative, Positive
+from rl.config.help import quiet_on_closed_pipe
+from rl.run import exits
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Keys:
 def main(words: list[str]) -> None:
     """Run the program. Exit with 2 on a wrong word or file, with 1 if writing fails and with 130 on Ctrl-C."""
     [keys] = program.parse(words, "envs.db_bench", Keys, about=__doc__)
-    with ends.exits_cleanly("envs.db_bench"):
+    with exits.exits_cleanly("envs.db_bench"):
         found = read_entries(keys.data, single_skill=True) if keys.data else generate(keys)
         if keys.out:
             write(Path(keys.out), json.dumps(found, ensure_ascii=False, indent=1))

@@ -28,10 +28,10 @@ from envs.http.wire import TOKEN
 from envs.requests import check_no_model
 from envs.serve import Server, agentgym, lab
 from envs.serve.access import Access, is_local, own_names
-from rl import arguments, program
-from rl.guard import ends
-from rl.help import quiet_on_closed_pipe
-from rl.refusals import hint
+from rl.config import arguments, program
+from rl.config.help import quiet_on_closed_pipe
+from rl.config.refusals import hint
+from rl.run import exits
 
 RANGES = {"port": (0, 65535), "items_port": (0, 65535), "sessions": (1, 10**6), "idle": (1, 10**9)}
 RANGES |= {"samples": (1, 10**6), "client_sessions": (0, 10**6)}
@@ -107,7 +107,7 @@ def main(words: list[str]) -> None:
         running = servers(keys, options)
     except (ValueError, OSError) as error:
         arguments.fail("envs.serve", error)
-    with ends.exits_cleanly("envs.serve"), quiet_on_closed_pipe():
+    with exits.exits_cleanly("envs.serve"), quiet_on_closed_pipe():
         serve(keys, running)
 
 

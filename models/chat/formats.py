@@ -1,8 +1,10 @@
 """Chat formats: how a conversation becomes text, as the chat templates of the model families write it.
 
-Here is ChatML and what all formats share; choose.py imports the others when a checkpoint needs them.
+ChatML, and what all formats share; then Qwen2.5, Qwen3 and Qwen3-2507 (ChatML with tool results, thoughts, a default
+system message), and Llama 3, 3.1 and 3.2.
 """
 
+import json
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -67,8 +69,6 @@ def check(messages: list[dict]) -> None:
     for i, message in enumerate(messages):
         plain = message.keys() == {"role", "content"}
         if not plain or message["role"] not in ROLES or not isinstance(message["content"], str):
-            from models.chat.messages import explain
-
             explain(i, message, ROLES)
 
 
@@ -78,3 +78,137 @@ def without_thoughts(reply: str) -> str:
     if end:
         return answer.lstrip("\n")
     return "" if answer.startswith(THINK) else answer
+
+
+def explain(i: int, message: dict, roles: tuple[str, ...]) -> None:
+    """Raise ValueError with one line for message number i of a conversation, unless it is a role and a text."""
+    role, content = message.get("role"), message.get("content")
+    if role not in roles:
+        raise ValueError(f"message {i}: role {role!r} is not one of {', '.join(roles)}")
+    if message.get("tool_calls"):
+        raise ValueError(f"message {i}: tool_calls are not supported; write the call into the content, as text")
+    if not isinstance(content, str):
+        raise ValueError(f"message {i}: content must be a text, not {str(content)[:60]}")
+    if others := message.keys() - {"role", "content", "tool_calls"}:
+        raise ValueError(f"message {i}: only role and content are read, not {min(others)}")
+
+
+QWEN_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+
+
+@dataclass(frozen=True)
+class Qwen(ChatML):
+    """ChatML in which consecutive tool results share one message of the user.
+
+    system:   the system message of a conversation that has none of its own (Qwen2.5).
+    thinking: None for a family without thoughts. Otherwise (Qwen3) a reply opens with a think block, and False puts an
+        empty block into the header instead. Thoughts before the last question are dropped from a given conversation, as
+        in Qwen3's template; sampled thoughts stay, because ids are only appended.
+    """
+
+    system: str | None = None
+    thinking: bool | None = None
+
+    @property
+    def header(self) -> str:
+        opened = f"{self.mark('<|im_start|>')}assistant\n"
+        return opened + self._block("") if self.thinking is False else opened
+
+    def render(self, messages: list[dict], header: bool = True) -> str:
+        if self.system and (not messages or messages[0]["role"] != "system"):
+            messages = [{"role": "system", "content": self.system}, *messages]
+        return self._messages(messages, len(messages) - 1) + (self.header if header else "")
+
+    def reply(self, content: str) -> tuple[str, str]:
+        if self.thinking is None:
+            return self.header, content + self.end
+        thought, answer = thought_and_answer(content)
+        if self.thinking:
+            return self.header, self._block(thought) + answer.lstrip("\n") + self.end
+        if ANSWER in content:
+            raise ValueError(f"the reply {content[:40]!r} has thoughts, but thinking is off")
+        return self.header, answer.lstrip("\n") + self.end
+
+    def _messages(self, messages: list[dict], question: int = -1) -> str:
+        """question: the index of the last question if no message is one."""
+        question = max((i for i, message in enumerate(messages) if is_question(message)), default=question)
+        roles, parts = [message["role"] for message in messages], []
+        for i, (role, content) in enumerate(zip(roles, (m["content"] for m in messages), strict=True)):
+            if role == "tool":
+                parts += [f"{self.mark('<|im_start|>')}user"] if roles[:i][-1:] != ["tool"] else []
+                parts += [f"\n{self.mark('<tool_response>')}\n{content}\n{self.mark('</tool_response>')}"]
+                parts += [f"{self.end}\n"] if roles[i + 1 :][:1] != ["tool"] else []
+                continue
+            if role == "assistant" and self.thinking is not None:
+                thought, content = thought_and_answer(content)
+                if i > question and (thought or i == len(messages) - 1):
+                    content = self._block(thought) + content.lstrip("\n")
+            parts.append(self._message(role, content))
+        return "".join(parts)
+
+    def _block(self, thought: str) -> str:
+        return f"{self.mark(THINK)}\n{thought}\n{self.mark(ANSWER)}\n\n"
+
+
+def is_question(message: dict) -> bool:
+    """Return whether a user asks something new: Qwen3's template keeps the thoughts since the last such message."""
+    content = message["content"]
+    tool_result = content.startswith("<tool_response>") and content.endswith("</tool_response>")
+    return message["role"] == "user" and not tool_result
+
+
+def thought_and_answer(content: str) -> tuple[str, str]:
+    """Return (the text in a reply's think block, the text after it)."""
+    if ANSWER not in content:
+        return "", content
+    thought = content.split(ANSWER)[0].rstrip("\n").split(THINK)[-1].strip("\n")
+    return thought, content.split(ANSWER)[-1].lstrip("\n")
+
+
+TODAY = "26 Jul 2024"  # Llama 3.1's constant; Llama 3.2 would read the clock, but a prompt must not depend on the day
+
+
+@dataclass(frozen=True)
+class Llama3:
+    """Messages between header tokens, stripped of surrounding white space.
+
+    dated: 3.1 and 3.2, which open with a system message of dates and write tool results as JSON strings.
+    """
+
+    mark: Marks
+    dated: bool = False
+
+    @property
+    def end(self) -> str:
+        return self.mark("<|eot_id|>")
+
+    @property
+    def header(self) -> str:
+        return f"{self.mark('<|start_header_id|>')}assistant{self.mark('<|end_header_id|>')}\n\n"
+
+    def render(self, messages: list[dict], header: bool = True) -> str:
+        first = ""
+        if self.dated:
+            system = bool(messages) and messages[0]["role"] == "system"
+            text = messages[0]["content"].strip() if system else ""
+            first = self._message("system", f"Cutting Knowledge Date: December 2023\nToday Date: {TODAY}\n\n{text}")
+            messages = messages[system:]
+        return self.mark.names.get("<|begin_of_text|>", "") + first + self._messages(messages) + self.header * header
+
+    def reply(self, content: str) -> tuple[str, str]:
+        return self.header, content.strip() + self.end
+
+    def follow_up(self, closed: bool, messages: list[dict]) -> tuple[str, str]:
+        text = self._messages(messages) + self.header
+        return (self.end, text) if closed else ("", self.end + text)
+
+    def _messages(self, messages: list[dict]) -> str:
+        return "".join(
+            self._message("ipython", json.dumps(message["content"], ensure_ascii=False))
+            if self.dated and message["role"] == "tool"
+            else self._message(message["role"], message["content"].strip())
+            for message in messages
+        )
+
+    def _message(self, role: str, content: str) -> str:
+        return f"{self.mark('<|start_header_id|>')}{role}{self.mark('<|end_header_id|>')}\n\n{content}{self.end}"

@@ -14,11 +14,10 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from models.checkpoints.problems import EMBEDDING, HEAD, check_finite, check_weights
 from models.checkpoints.quantised import convert, keys_of, replace_layers
 from models.logprob import SLAB, head_logits
 from models.quant import block_linears
-from models.weights import open_checkpoint
+from models.weights import EMBEDDING, HEAD, check_finite, check_weights, open_checkpoint
 
 NORM = "model.norm.weight"
 MAPPED = (torch.float32, torch.bfloat16, torch.float16)  # tensors of other dtypes are cast

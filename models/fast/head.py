@@ -8,7 +8,7 @@ head (LoRA) the gradient of a row's log-probability with respect to its hidden s
 
 so the forward computes it while a slab's probabilities are at hand, and the backward only scales it: two matrix
 products in all. (The second form does not cancel where p_y is near 1.) With a trainable head, or a gradient for the
-entropy, the backward computes the logits again (models/logprob_backward.py).
+entropy, the backward computes the logits again (models/logprob.py).
 """
 
 import torch
@@ -54,7 +54,7 @@ class _TokenLogprobs(torch.autograd.Function):
         if ctx.in_forward:
             (slope_ND,) = ctx.saved_tensors
             return (slope_ND * grad_logprobs_N[:, None]).to(slope_ND.dtype), None, None, None, None
-        from models.logprob_backward import backward_through_logits
+        from models.logprob import backward_through_logits
 
         grads = backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs, logprob.SLAB, ROWS)
         return *grads, None, None, None

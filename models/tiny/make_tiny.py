@@ -16,12 +16,12 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from tqdm import tqdm
 
 from models.chat.formats import CHATML_TEMPLATE
-from models.checkpoints.export import save_model
 from models.config import parse_config
 from models.decoder import CausalLM
+from models.export import save_model
 from models.logprob import token_logprobs
-from rl import program
-from rl.arguments import NotNegative, Positive
+from rl.config import program
+from rl.config.arguments import NotNegative, Positive
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 ROLES = ("system", "user", "assistant")

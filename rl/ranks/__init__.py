@@ -3,7 +3,7 @@
 Every rank holds the whole state of the run and takes the same steps. Shared out are what takes the time: the episodes
 that are played, and the pieces of a batch. A result does not depend on the rank that computes it, and results are put
 together in the order of the tasks or pieces; so any number of ranks trains the same adapter. The first rank alone
-writes and prints. A process that `rl/ranks/start.py` has not made one of several is rank 0 of 1: then the functions
+writes and prints. A process that `rl/ranks/launch.py` has not made one of several is rank 0 of 1: then the functions
 here do everything themselves and send nothing.
 """
 
@@ -34,7 +34,7 @@ class Here:
     waited: float = 0.0  # seconds spent waiting for others since `take_waited` was last called
     waiting: bool = False  # for others, now
     shards: Any = None  # rl/ranks/shard.py's of the model in use; None: the model is whole
-    interrupt: Callable[[], None] = lambda: None  # raises Interrupted if a signal has come; rl/guard/signals.py sets it
+    interrupt: Callable[[], None] = lambda: None  # raises Interrupted if a signal has come; rl/run/signals.py sets it
     nonfinite: list[int] = field(default_factory=list)  # ranks whose part of the last shared gradient was not finite
 
 

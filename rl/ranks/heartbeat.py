@@ -14,6 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 from rl import ranks
+from rl.run import resume
+from rl.run.out_of_memory import phase_of_frames
 
 TURN = 1.0  # seconds between two looks
 LIMIT = 45  # turns without a sign of life after which a rank is given up
@@ -55,8 +57,6 @@ class Heartbeat:
                 ranks.say(ended + how_to_resume(self.store))
 
     def _run(self) -> None:
-        from rl.out_of_memory import phase_of_frames
-
         idle, used, seen, silent, phase = 0, 0.0, {}, [0] * self.world, "start"
         while not self.stopped.wait(TURN):
             self.turn += 1
@@ -120,6 +120,4 @@ def how_to_resume(store: Any) -> str:
     """Return "; " and how the run goes on; "" if it had not begun."""
     if not store.check(["folder"]):
         return ""
-    from rl import resume
-
     return f"; {resume.how_to_resume(store.get('folder').decode())}"

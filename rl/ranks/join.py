@@ -13,14 +13,13 @@ from typing import Literal
 import torch
 
 from models import load_tokenizer
-from models.checkpoints.export import save_config
-from models.checkpoints.writer import writer
+from models.export import save_config, writer
 from models.weights import resolve
-from rl import program
-from rl.checkpoint import copy_tokenizer
-from rl.guard import ends, signals
-from rl.guard.files import new_folder, read_json, verify
-from rl.ranks.pieces import Pieces
+from rl.config import program
+from rl.ranks.saving import Pieces
+from rl.run import exits, signals
+from rl.run.checkpoint import copy_tokenizer
+from rl.run.files import new_folder, read_json, verify
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,6 @@ def main(keys: Keys) -> None:
 
 
 if __name__ == "__main__":
-    with signals.handled(), ends.exits_cleanly("rl.ranks.join"):
+    with signals.handled(), exits.exits_cleanly("rl.ranks.join"):
         [given] = program.parse(sys.argv[1:], "rl.ranks.join", Keys, about=__doc__)
         main(given)

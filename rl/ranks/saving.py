@@ -1,22 +1,92 @@
-"""Tensors of which each rank holds a share of the rows (DTensor): how they are saved and made whole."""
+"""Save and load tensors of which each rank holds a share of the rows (DTensor), and make them whole.
+
+NAME-00001-of-00004.safetensors has the first rank's rows of every tensor that is shared out, and those that are whole
+on every rank; the other files have the rows that follow. NAME.safetensors has whole tensors. A run reads either, with
+any number of ranks. The folder's manifest.json lists the files and their sums.
+"""
 
 from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from models import CausalLM
-from models.checkpoints.export import save_config
-from models.checkpoints.writer import writer
+from models.export import save_config, writer
 from rl import ranks
-from rl.ranks.pieces import file_name
+
+
+def file_name(name: str, rank: int, world: int) -> str:
+    return f"{name}-{rank + 1:05}-of-{world:05}.safetensors"
+
+
+def share_of(count: int, rank: int, world: int) -> tuple[int, int]:
+    """Return (start, stop) of a rank's rows: chunks of equal size, the last ones smaller or empty, as torch shares."""
+    size = -(-count // world)
+    return min(rank * size, count), min((rank + 1) * size, count)
+
+
+class Pieces:
+    """The tensors of NAME in a folder, by key; empty if there is no file. Reads what is asked for alone.
+
+    Raises ValueError if a rank's file is missing.
+    """
+
+    def __init__(self, folder: Path, name: str):
+        paths, self.files = sorted(folder.glob(f"{name}-*-of-*.safetensors")), []
+        world = int(paths[0].stem.rsplit("-", 1)[1]) if paths else 0
+        names = [file_name(name, rank, world) for rank in range(len(paths))]
+        if len(paths) != world or [path.name for path in paths] != names:
+            raise ValueError(f"{folder}: the files {name}-*-of-{world:05}.safetensors are not those of {world} ranks")
+        if not paths and (single := folder / f"{name}.safetensors").is_file():
+            paths = [single]
+        self.owners: dict[str, list] = {}  # the files that have rows of a tensor, in order
+        for path in paths:
+            file = safe_open(path, framework="pt", device="cpu").__enter__()
+            for key in file.keys():  # noqa: SIM118  (not a dict)
+                self.owners.setdefault(key, []).append(file)
+
+    def shapes(self) -> dict[str, torch.Size]:
+        """Return the shape of each whole tensor."""
+        found = {key: [file.get_slice(key).get_shape() for file in files] for key, files in self.owners.items()}
+        return {
+            key: torch.Size([sum(shape[0] for shape in shapes), *shapes[0][1:]] if shapes[0] else [])
+            for key, shapes in found.items()
+        }
+
+    def whole(self, key: str) -> Tensor:
+        parts = [file.get_tensor(key) for file in self.owners[key]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def like(self, key: str, p: Tensor) -> Tensor:
+        """Return a tensor as `p` lies: whole, or this rank's rows."""
+        if ranks.here.shards is None:
+            return self.whole(key)
+        from torch.distributed.tensor import DTensor
+
+        if not isinstance(p, DTensor):
+            return self.whole(key)
+        rows = self.rows(key, *share_of(len(p), ranks.here.rank, ranks.here.world)).to(p.device)
+        how = dict(run_check=False, shape=p.shape, stride=p.stride())
+        return DTensor.from_local(rows, p.device_mesh, p.placements, **how)
+
+    def rows(self, key: str, start: int, stop: int) -> Tensor:
+        """Return some rows of a tensor."""
+        parts, first = [], 0
+        for file in self.owners[key]:
+            found = file.get_slice(key)
+            count = found.get_shape()[0]
+            a, b = max(start - first, 0), min(stop - first, count)
+            parts.append(found[a:b] if b > a else file.get_tensor(key)[:0])
+            first += count
+        return torch.cat(parts)
 
 
 def save(tensors: dict[str, Tensor], folder: Path, name: str) -> None:
-    """Write each rank's rows as rl/ranks/pieces.py reads them, into the first rank's `folder`, which all must reach.
+    """Write each rank's rows as rl/ranks/saving.py reads them, into the first rank's `folder`, which all must reach.
 
     All ranks must call this. Raise an error on every rank if one cannot write.
     """
@@ -32,7 +102,7 @@ def _save_own(tensors: dict[str, Tensor], folder: Path, name: str) -> None:
 
 
 def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype) -> None:
-    """Do what models/checkpoints/export.py's function does, with one whole tensor in memory at a time. All ranks must
+    """Do what models/export.py's function does, with one whole tensor in memory at a time. All ranks must
     call this; the first one writes."""
     parameters = dict(model.named_parameters())  # a tied head is the embedding
     if ranks.is_first():

@@ -4,7 +4,7 @@ A block is a group of weights that is gathered and freed together; embedding, fi
 zero3 a block is whole while it computes; with zero2 from its first use until the end of the pass. The embedding's group
 is whole during a pass, because log-probabilities and the sampler read the head outside of the model's forward.
 
-Adapters and critic are whole on every rank: rl/ranks/tree.py adds their gradients as for shard=ddp, and the frozen base
+Adapters and critic are whole on every rank: rl/ranks/gradients.py adds their gradients as for shard=ddp, and the frozen base
 is only gathered. So the bits are those of one rank. With lora.r=0 gradients are reduce-scattered, and each rank's
 optimizer has the float32 weights of its share alone.
 
@@ -33,13 +33,13 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from models import CausalLM
-from models.checkpoints.problems import check_finite
 from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
 from models.sizes import Sizes, sizes_of
+from models.weights import check_finite
 from rl import peaks, ranks
-from rl.arguments import ArgumentError
-from rl.ranks.pieces import share_of
+from rl.config.arguments import ArgumentError
+from rl.ranks.saving import share_of
 
 RESERVED = 2**30  # bytes that a rollout leaves to others: CUDA's context, Python, the system
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -176,6 +176,10 @@ class Shards:
 
     # ---- their parts ----
 
+    def replicated(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the parameters that are whole on every rank."""
+        return [p for p in parameters if not isinstance(p, DTensor)]
+
     def _begin(self) -> None:
         kernels.keep_copies(False)
         self.broken = True
@@ -219,11 +223,6 @@ class Shards:
             if backward:
                 logprobs_N, _ = token_logprobs(hidden_BTD[0], self.model.lm_head.weight, ids[0])
                 (0 * logprobs_N.sum()).backward()
-
-
-def replicated(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the parameters that are whole on every rank."""
-    return [p for p in parameters if not isinstance(p, DTensor)]
 
 
 def fits(shards: Shards) -> bool:

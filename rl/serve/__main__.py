@@ -9,7 +9,7 @@ With host=0.0.0.0 other machines can reach the server: set key=, which clients s
 """
 
 if __name__ == "__main__":
-    import rl.guard.importing  # noqa: F401
+    import rl.run.early_interrupt  # noqa: F401
 
 import os
 import re
@@ -22,10 +22,10 @@ from functools import partial
 from envs.serve import Server
 from envs.serve.access import Access, is_local, own_names
 from models import load_tokenizer
-from rl import program
-from rl.arguments import NotNegative, Positive
-from rl.guard import ends
-from rl.help import quiet_on_closed_pipe
+from rl.config import program
+from rl.config.arguments import NotNegative, Positive
+from rl.config.help import quiet_on_closed_pipe
+from rl.run import exits
 from rl.serve.loading import ModelKeys, load, with_adapters_base
 from rl.serve.protocol import ErrorHandler, Protocol
 from rl.serve.sampler import Sampler
@@ -54,7 +54,7 @@ class Keys:
 
 def parse(words: list[str]) -> tuple[ModelKeys, Keys]:
     """Return the settings that key=value words give. Exit with 2 on a wrong word."""
-    with ends.exits_cleanly("rl.serve"):
+    with exits.exits_cleanly("rl.serve"):
         words = with_adapters_base(words)
     return tuple(program.parse(words, "rl.serve", ModelKeys, Keys, about=__doc__))
 
@@ -99,7 +99,7 @@ def serve(model: str, keys: Keys, sampler: Sampler, server: Server) -> None:
 
 def main(words: list[str]) -> None:
     model, keys = parse(words)
-    with ends.exits_cleanly("rl.serve", needs="rows= and max_len= bound the memory of keys and values"):
+    with exits.exits_cleanly("rl.serve", needs="rows= and max_len= bound the memory of keys and values"):
         sampler = load(model, keys.rows, keys.queue)
         server = listen(model.model, keys, sampler)
         with quiet_on_closed_pipe():

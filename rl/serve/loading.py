@@ -8,10 +8,10 @@ import torch
 
 import lora
 from models import choose_threads, keep_memory, load_model, load_tokenizer
-from rl import arguments
-from rl.arguments import NotNegative
-from rl.guard.checks import without_auto
-from rl.quantised import with_base
+from rl.config import arguments
+from rl.config.arguments import NotNegative
+from rl.config.checks import without_auto
+from rl.judge.adapter_settings import with_base
 from rl.serve.sampler import Sampler
 
 MOST = 8192  # tokens of a sequence, unless max_len= says more

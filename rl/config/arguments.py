@@ -1,0 +1,114 @@
+"""From words `key=value` to dataclasses. rl/config/fields.py uses it for train.py and eval.py, rl/config/program.py for the others.
+
+A field's type says what it takes: bool, int, float, str, Literal["a", "b"], Positive[int], NotNegative[float], and any
+of them `| None`. The comment behind a field is its help text. A __post_init__ may raise ValueError for values that do
+not go together. Imports nothing but the standard library and rl/config/refusals.py, which does the same.
+"""
+
+import os
+import re
+import sys
+from dataclasses import fields
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+
+from rl.config import refusals
+from rl.config.refusals import wrong_type
+
+T = TypeVar("T")
+Positive = Annotated[T, "be positive"]
+NotNegative = Annotated[T, "not be negative"]
+LARGEST = {int: sys.float_info.max, float: 1e15}  # sums and squares of such floats are finite in float32
+
+
+class ArgumentError(ValueError):
+    """A wrong word; the message is one line that says what to write."""
+
+
+def wants_help(words: list[str]) -> bool:
+    return any(word in ("-h", "--help", "help") for word in words)
+
+
+def split(words: list[str]) -> dict[str, str]:
+    """Return the value of each key. A later word wins over an earlier one; dashes before a key are dropped."""
+    given = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ArgumentError(f"{word!r} is not key=value; --help lists the keys")
+        given[key.lstrip("-")] = value
+    return given
+
+
+def keys_of(cls: type, group: str = "") -> list[str]:
+    """Return a dataclass's keys as they are written on the command line."""
+    return [f"{group}.{f.name}" if group else f.name for f in fields(cls)]
+
+
+def build(cls: type, given: dict[str, Any], group: str = "") -> Any:
+    """Return an instance with the values in `given`, words or TOML values, that belong to this dataclass."""
+    kinds, named = get_type_hints(cls, include_extras=True), zip(keys_of(cls, group), fields(cls), strict=True)
+    values = {f.name: convert(key, given[key], kinds[f.name]) for key, f in named if key in given}
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ArgumentError(f"{group}.{str(error).removeprefix(group + '.')}" if group else str(error)) from None
+
+
+def convert(key: str, value: Any, kind: Any) -> Any:
+    """Return a word or a TOML value as a value of the field's type."""
+    options = [option for option in get_args(kind) if option is not type(None)]
+    none = len(options) < len(get_args(kind))  # X | None
+    if none and (value is None or str(value).lower() == "none"):
+        return None
+    kind = options[0] if none else kind
+    kind, bound = get_args(kind) if get_origin(kind) is Annotated else (kind, "")
+    try:
+        converted = _as_type(value, kind)
+    except (ValueError, KeyError):
+        raise ArgumentError(wrong_type(key, value, kind)) from None
+    if bound and (converted < 0 or (bound == "be positive" and converted == 0)):
+        raise ArgumentError(f"{key}={converted} must {bound}{', or none' if none else ''}")
+    return converted
+
+
+def _as_type(value: Any, kind: Any) -> Any:
+    """Return the value as the type. Raise ValueError or KeyError if it is none of the type's."""
+    if get_origin(kind) is Literal:
+        get_args(kind).index(value)  # raises ValueError
+        return value
+    text = str(value).strip()
+    if kind is str:
+        text = ",".join(map(str, value)) if isinstance(value, list) else text
+        if len(text) > 4096 or not text.isprintable():
+            raise ValueError("not a text that can be printed")
+        return text
+    if kind is bool:
+        return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+    if kind is int and re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    number = float(text)
+    if not abs(number) <= LARGEST[kind] or (kind is int and not number.is_integer()):
+        raise ValueError
+    return kind(number)  # 1e6 is a whole number
+
+
+def word(value: Any) -> str:
+    """Return a value as it is written on the command line."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one table with dotted keys."""
+    flat = {}
+    for key, value in table.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def fail(program: str, error: object, status: int = 2) -> NoReturn:
+    """Print one line, the error and its notes, and exit. Of several ranks the first says what was wrong with words."""
+    if status != 2 or os.environ.get("RANK", "0") == "0":
+        print(refusals.one_line("; ".join([f"{program}: {error}", *getattr(error, "__notes__", [])])), file=sys.stderr)
+    raise SystemExit(status) from None

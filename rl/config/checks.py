@@ -1,0 +1,170 @@
+"""Settings that do not go together: each is an ArgumentError, one line, before anything loads."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import envs
+import lora
+from envs.http.exchange import is_address
+from envs.qa import NEEDED
+from lora.peft_files import MOST_RANK
+from rl import curriculum, plan, ranks
+from rl.config import model_checks
+from rl.config.arguments import ArgumentError
+from rl.report import trackers
+from rl.run import full_finetuning
+from rl.tasks import mixture, text_of
+
+GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
+
+
+def without_auto(common: Any) -> Any:
+    """Return the settings with a device, CUDA if there is one, and a dtype, bfloat16 there and float32 on a CPU."""
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if common.device == "auto" else common.device
+    dtypes = {"auto": "bfloat16" if device == "cuda" else "float32"}
+    return replace(common, device=device, dtype=dtypes.get(common.dtype, common.dtype))
+
+
+def check(cfg: Any) -> None:
+    """Raise ArgumentError for values that neither training nor evaluation can use."""
+    for key, most in (("seed", 2**31 - 1), ("threads", 1024), ("min_lr_ratio", 1)):
+        if getattr(cfg, key) > most:
+            raise ArgumentError(f"{key}={getattr(cfg, key)} must be at most {most}")
+    if cfg.system_prompt:
+        text_of(cfg.system_prompt)
+    if "qa" in mixture(cfg.env) and not cfg.qa.data:
+        raise ArgumentError(NEEDED)
+    if cfg.quick and cfg.model != "tiny":
+        raise ArgumentError(
+            f"quick=true is for the embedded model, model=tiny; model={cfg.model}: set epochs= yourself"
+        )
+    if cfg.reward.scale == 0:
+        raise ArgumentError("reward.scale=0 leaves nothing to learn from")
+    if 0 < cfg.temperature < 1e-4:
+        raise ArgumentError(f"temperature={cfg.temperature} is too small to divide by; temperature=0 plays greedily")
+    if cfg.lora.r > MOST_RANK:
+        raise ArgumentError(f"lora.r={cfg.lora.r} must be at most {MOST_RANK}")
+    if not 0 <= cfg.lora.dropout < 1:
+        raise ArgumentError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
+    if cfg.device == "cuda" and not cfg.plan and not torch.cuda.is_available():
+        raise ArgumentError("device=cuda: this machine, or this torch, has no CUDA device; device=cpu works everywhere")
+    if cfg.exact and cfg.device == "cuda" and cfg.dtype == "float32":
+        raise ArgumentError("exact=true on a CUDA device takes dtype=bfloat16 or float16; float32 is too slow there")
+    if cfg.shard != "ddp" and cfg.quant != "none":
+        raise ArgumentError(f"shard={cfg.shard} takes dense weights: leave quant={cfg.quant} out, or take shard=ddp")
+    if not cfg.out:
+        raise ArgumentError("out= is given without a name")
+    if {"{", "}"} & set(re.sub(r"\{(algo|env|seed|timestamp)\}", "", cfg.out)):
+        raise ArgumentError(f"out={cfg.out}: only {{algo}}, {{env}}, {{seed}} and {{timestamp}} are filled in")
+
+
+def check_training(cfg: Any) -> None:
+    """Raise ArgumentError for values that do not go together in training."""
+    algo = cfg.algorithm
+    if cfg.temperature == 0:
+        raise ArgumentError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
+    trackers.check(cfg.track)
+    if cfg.data or cfg.rollouts or algo.source != "rollouts":
+        check_source(cfg)
+    evaluates = cfg.eval_every and (cfg.eval_episodes or cfg.data)
+    if cfg.patience and not evaluates:
+        none = "eval_every=0 makes none" if not cfg.eval_every else "eval_episodes=0 makes none"
+        raise ArgumentError(
+            f"patience={cfg.patience} counts evaluations, and {none}; eval_every=1 evaluates each epoch"
+        )
+    if cfg.curriculum:
+        curriculum.check(cfg)
+    if cfg.best_by == "loss" and algo.source == "rollouts":
+        raise ArgumentError(f"best_by=loss is for algo=sft: algo={cfg.algo} measures no held-out loss, only success")
+    if cfg.sampler:
+        if not is_address(cfg.sampler):
+            raise ArgumentError(f"sampler={cfg.sampler} is not a URL up to /v1, such as http://localhost:8000/v1")
+        if not cfg.lora.r:
+            raise ArgumentError("sampler= needs an adapter to send to the server, and lora.r=0 has none")
+        if algo.source != "rollouts":
+            raise ArgumentError(f"sampler= plays episodes, and algo={cfg.algo} learns from demonstrations")
+    if cfg.ahead:
+        check_ahead(cfg)
+    if cfg.dtype == "float16":
+        raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
+    if algo.critic and algo.critic_warmup >= cfg.epochs:
+        raise ArgumentError(f"{cfg.algo}.critic_warmup={algo.critic_warmup} leaves the policy no epoch of {cfg.epochs}")
+    if cfg.episodes % algo.group_size:
+        raise ArgumentError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
+    if cfg.lora.r == 0:
+        full_finetuning.check(cfg)
+    if cfg.resume_from and not cfg.resume:  # a resumed run has a copy
+        check_adapter(cfg.resume_from)
+    model_checks.check(cfg, training=True)
+    if cfg.plan:
+        if cfg.shard != "ddp":
+            raise ArgumentError(
+                f"plan= counts a rank that holds the whole model, not shard={cfg.shard}; see docs/scale.md"
+            )
+        plan.print_and_exit(cfg)
+
+
+def check_adapter(folder: str) -> None:
+    """Raise ArgumentError for a folder without a readable adapter_config.json."""
+    try:
+        lora.read_adapter_config(Path(folder))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(str(error)) from None
+
+
+def check_ahead(cfg: Any) -> None:
+    """Raise ArgumentError for ahead= where nothing can be sampled beside the update."""
+    if not cfg.sampler:
+        raise ArgumentError(
+            "ahead=true samples on a server while this program learns: give sampler=http://host:port/v1"
+        )
+    if cfg.curriculum:
+        raise ArgumentError("ahead=true samples an epoch before curriculum= knows the success of the one before")
+    for env in mixture(cfg.env).keys() & envs.WITHOUT_MODEL.keys():
+        for option, value in envs.WITHOUT_MODEL[env].items():
+            if getattr(getattr(cfg, env), option) != value:
+                raise ArgumentError(f"ahead=true: {env} would ask the model that is learning; {env}.{option}={value}")
+
+
+def check_model(cfg: Any, model: Any) -> None:
+    """Raise ArgumentError for a model that cannot be trained. Print what its algorithm's settings mean for it."""
+    model_checks.check_stored(cfg, model.config.quant)
+    model_checks.check_trainable(cfg, model.config)
+    if cfg.algo == "reinforce" and cfg.episodes * cfg.reinforce.epochs > cfg.batch_size:
+        print("reinforce: only the first optimizer step of an epoch is on-policy; batch_size=episodes takes one")
+
+
+def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:
+    """Raise ValueError if every episode that was tried failed, in GIVE_UP groups, or none is left.
+
+    finished: the episodes; playing, waiting: how many are not finished; error: of the episode that failed last.
+    """
+    if playing or not all(episode.infrastructure_failed for episode in finished):
+        return
+    groups = len({episode.group for episode in finished})
+    if groups >= GIVE_UP or not (waiting or ranks.here.world > 1):
+        tried = f"{len(finished)} of {len(finished) + waiting} episodes"
+        raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
+
+
+def check_source(cfg: Any) -> None:
+    """Raise ArgumentError for data= where nothing is imitated, rollouts= where nothing is played, a file that is
+    missing, and for sft without an expert."""
+    if cfg.rollouts and cfg.algorithm.source != "rollouts":
+        raise ArgumentError(f"rollouts= has episodes that an agent played: for reinforce, grpo and ppo, not {cfg.algo}")
+    if cfg.rollouts and not Path(cfg.rollouts).is_file():
+        raise ArgumentError(f"rollouts={cfg.rollouts}: no such file; a run's is FOLDER/episodes.jsonl")
+    if cfg.rollouts:
+        return
+    if cfg.algorithm.source == "rollouts":
+        way = f"to be rewarded for right answers to its questions: env=qa qa.data={cfg.data}"
+        raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}; {way}")
+    if cfg.data and not Path(cfg.data).is_file():
+        raise ArgumentError(f"data={cfg.data}: no such file")
+    if not cfg.data and "http" in mixture(cfg.env):
+        none = f"algo={cfg.algo} imitates an expert, and env=http has none"
+        raise ArgumentError(f"{none}; env={cfg.http.kind} has one, and data= takes a file")

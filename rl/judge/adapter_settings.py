@@ -1,0 +1,186 @@
+"""Play an adapter as its run did: over the same base and quantisation, with the settings that are saved beside it.
+
+Settings are put in front of the words of the command line, which win.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import lora
+from envs import scorer
+from envs.own_splits import OwnSplits
+from models.weights import TINY
+from rl.config import arguments, fields
+from rl.config.arguments import ArgumentError, flatten, word
+from rl.run.files import read_json
+from rl.tasks import make_env, mixture
+
+SAVED = "training_config.json"  # beside an adapter: the config.json of its run
+# keys that decide what is played, beside reward.* and ENV.*
+PLAYED = ("env", "system_prompt", "thinking", "temperature", "max_new_tokens", "max_len", "order")
+TRUNCATION = {"top_k": 0, "top_p": 1.0}  # keys of eval.py that change what is played, and their defaults
+
+
+def settings_of(folder: Path) -> dict[str, Any] | None:
+    """Return the keys that an epoch's folder was trained with, from itself or from its run's folder; None without.
+
+    Raise ArgumentError for a damaged file.
+    """
+    found = settings_file(folder)
+    return found and found[1]
+
+
+def settings_file(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Return the file of `settings_of`, and what it holds."""
+    for path in (folder / SAVED, folder.parent / "config.json"):
+        if path.is_file():
+            try:
+                settings = flatten(read_json(path))
+            except (ValueError, AttributeError, RecursionError) as error:
+                raise ArgumentError(f"{path}: not a table of settings in JSON ({error})") from None
+            if "algo" in settings:  # else the config.json of a model
+                return path, settings
+    return None
+
+
+def with_settings(words: list[str], adapters: list[str]) -> list[str]:
+    """Return the words behind those that set what the adapters' runs played. The words win, and so does a recipe= that
+    they name.
+
+    Raise ArgumentError if no adapter has settings and the words lack env=, for runs that differ in a key, and for
+    settings that name a program: whoever made an adapter does not decide what is executed here.
+    """
+    given = arguments.split(words)
+    own = {**_set_by_recipe(given), **given}
+    folders = [name for name in adapters if Path(name).is_dir()]  # missing ones are reported when they load
+    if folders and "env" not in own and not any(settings_of(Path(name)) for name in folders):
+        lacks = f"{folders[0]} has no {SAVED}, so what it was trained to play is unknown"
+        raise ArgumentError(f"{lacks}; give env=, its options, and temperature= and max_new_tokens= as in training")
+    first, found = "", {}
+    for name in adapters:
+        played = _played(settings_of(Path(name)) or {}, own)
+        for key in programs(played):
+            executed = f"{name} was trained with {key}={played[key]}, which is a program"
+            raise ArgumentError(f"{executed}; give {key}= yourself to execute it")
+        for key in sorted(played.keys() & found.keys()):
+            if played[key] != found[key]:
+                pair = f"{first} was trained with {key}={word(found[key])}, {name} with {key}={word(played[key])}"
+                raise ArgumentError(f"{pair}; give {key}= for all of them, or evaluate them one by one")
+        first, found = first or (name if played else ""), {**played, **found}
+    return [*(f"{key}={word(value)}" for key, value in sorted(found.items())), *words]
+
+
+def programs(settings: dict[str, Any]) -> list[str]:
+    """Return the keys that name a program of whoever made the settings."""
+    return [key for key, value in settings.items() if key.endswith(".match") and scorer.file_of(str(value))]
+
+
+def what_is_played(cfg: Any, keys: Any = None) -> dict[str, Any]:
+    """Return the keys of a configuration, and of eval.py, that decide what is played and how it is scored."""
+    options = flatten({name: vars(group) for name, group in vars(cfg).items() if name in {"reward", *mixture(cfg.env)}})
+    shown = {key: getattr(cfg, key) for key in PLAYED if key != "system_prompt" or cfg.system_prompt}
+    return shown | ({key: getattr(keys, key) for key in TRUNCATION} if keys else {}) | options
+
+
+def describe(cfg: Any, keys: Any) -> str:
+    """Return one line: what is played, without the options that have their defaults."""
+    usual = flatten({name: vars(fields.group_class(name)()) for name in ("reward", *mixture(cfg.env))}) | TRUNCATION
+    settings = {key: value for key, value in what_is_played(cfg, keys).items() if usual.get(key, ...) != value}
+    return f"plays {' '.join(f'{key}={word(value)}' for key, value in settings.items())}"
+
+
+def origin(words: list[str], adapters: list[str]) -> list[str]:
+    """Return a line that names the adapters whose settings are used, and the words that win over them."""
+    runs = {name: settings for name in adapters if (settings := settings_of(Path(name)))}
+    if not runs:
+        return []
+    own = [word for word in words if word.partition("=")[0] not in ("adapter", "json", "against", "out")]
+    recipes = sorted({f" (recipe={settings['recipe']})" for settings in runs.values() if settings.get("recipe")})
+    rest = f"; the command line: {' '.join(own)}" if own else ""
+    return [f"settings as in the run of {', '.join(runs)}{''.join(recipes)}{rest}"]
+
+
+def _played(settings: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide what is played, without those that `own` has, also as max_turns= and sandbox=."""
+    env = str(own.get("env", settings.get("env", fields.Common.env)))
+    groups, shared = {"reward", *mixture(env)}, {"max_turns", "sandbox"} & own.keys()
+    return {
+        key: value
+        for key, value in settings.items()
+        if (key in PLAYED or key.partition(".")[0] in groups)
+        and key not in own
+        and key.rpartition(".")[2] not in shared
+    }
+
+
+def _set_by_recipe(given: dict[str, str]) -> dict[str, Any]:
+    """Return the keys that the words' recipe= sets."""
+    layers = fields.recipe_layers(given)
+    return fields.merged([layer for layer in layers if layer[0] != "recipe embedded"])
+
+
+def with_base(words: list[str], adapters: list[str]) -> list[str]:
+    """Return the words with model=, the base that the first of the adapters' folders names, and quant=, as their runs
+    had it, where the words lack them. Raise ArgumentError for runs with different quantisations."""
+    given = {word.partition("=")[0] for word in words}
+    if adapters and "quant" not in given:
+        quant = trained_over_all(adapters)
+        words = [*words, f"quant={quant}"] if quant != "none" else words
+    if "model" in given or not adapters:
+        return words
+    try:
+        base = lora.read_adapter_config(Path(adapters[0])).get("base_model_name_or_path")
+    except (OSError, ValueError):  # reported when the adapter is loaded
+        return words
+    return [*words, f"model={'tiny' if Path(base).resolve() == TINY.resolve() else base}"] if base else words
+
+
+def trained_over(adapter: str) -> str:
+    """Return quant= of the run whose folder holds this adapter's; "none" if there is no such run."""
+    return _quant_of_run(adapter) or "none"
+
+
+def trained_over_all(adapters: list[str]) -> str:
+    """Return quant= of the adapters' runs, and print it if it is not "none". Raise ArgumentError for runs that differ:
+    one base could not be right for all."""
+    kinds = {name: kind for name in adapters if (kind := _quant_of_run(name))}
+    for (first, kind), (name, other) in pairwise(kinds.items()):
+        if other != kind:
+            pair = f"{first} was trained over quant={kind}, {name} over quant={other}"
+            raise ArgumentError(f"{pair}; evaluate them one by one, or give quant= for all of them")
+    first, kind = next(iter(kinds.items()), ("", "none"))
+    if kind != "none":
+        print(f"quant={kind}, as in the run of {first}")
+    return kind
+
+
+def _quant_of_run(adapter: str) -> str | None:
+    """Return quant= in the settings saved beside an adapter, or in its run's folder; None without them."""
+    try:
+        settings = settings_of(Path(adapter)) if adapter else None
+        return None if settings is None else str(settings.get("quant", "none"))
+    except (OSError, ArgumentError):
+        return None
+
+
+HINT = "env=planner planner.data=gsm8k planner.splits=own"
+
+
+def with_every_task(cfg: Any, keys: Any) -> tuple[Any, Any]:
+    """Return the settings and eval.py's keys with n=0 replaced by the number of tasks, which play in order.
+
+    Raise ArgumentError unless env= names one environment that plays a data set's own splits.
+    """
+    if keys.n:
+        return cfg, keys
+    names = list(mixture(cfg.env))
+    env = make_env(cfg, names[0])
+    try:
+        count = env.count(keys.split) if len(names) == 1 and isinstance(env, OwnSplits) else 0
+    except ValueError as error:  # the data set has no such split
+        raise ArgumentError(str(error)) from None
+    if not count:
+        raise ArgumentError(f"n=0 needs one environment with tasks of a file, such as {HINT}, not env={cfg.env}")
+    return replace(cfg, order="sequential"), replace(keys, n=count)

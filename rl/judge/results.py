@@ -1,0 +1,206 @@
+"""The results of eval.py: what a policy did on each task, tables, and comparisons of policies on the same tasks.
+
+The numbers are explained in docs/glossary.md; the formulas are in rl/stats.py and rl/stats.py.
+"""
+
+import math
+from itertools import permutations
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from models import CausalLM, Tokenizer
+from rl.config.arguments import ArgumentError
+from rl.evaluate import EVAL_STREAM, judged, progress_bar
+from rl.judge.adapter_settings import TRUNCATION
+from rl.records import Episode
+from rl.rollout import rollout
+from rl.run.files import read_json
+from rl.stats import (
+    DIFFERENCE,
+    RATE,
+    bootstrap,
+    dominance_probability,
+    frontier,
+    interval,
+    pass_at_k,
+    rate_interval,
+    score_interval,
+    unweighted_interval,
+)
+from rl.tasks import Task, make_tasks
+
+CONFIDENT = 0.8  # probability from which one policy is said to dominate another
+
+
+def make_eval_tasks(cfg: Any, split: str, n: int, samples: int) -> list[Task]:
+    """Return n held-out tasks, each `samples` times in succession; the same as rl.evaluate.evaluate's."""
+    return make_tasks(cfg, 0, n, samples, split, EVAL_STREAM, cfg.order)
+
+
+def play(model: CausalLM, tokenizer: Tokenizer, cfg: Any, temperature: float, tasks: list[Task]) -> list[Episode]:
+    """Return the episodes of a model in this process."""
+    with progress_bar(len(tasks), f"evaluate at temperature {temperature}") as progress:
+        return rollout(model, tokenizer, tasks, cfg, temperature, progress)
+
+
+def result(played: list[Episode], temperature: float, split: str, ks: list[int]) -> dict:
+    """Return rl.evaluate.judged of the episodes with more numbers, and under "tasks" what happened on each task."""
+    tasks: dict[int, dict] = {}
+    for e in played:
+        task = tasks.setdefault(e.group, {"env": e.env, "seed": e.seed, "success": [], "score": []})
+        if not e.infrastructure_failed:
+            task["success"].append(int(e.success))
+            task["score"].append(score_of(e))
+    found = {**judged(played, temperature, split), "tasks": list(tasks.values())}
+    whole = [e for e in played if not e.infrastructure_failed]
+    for env, part in [("", found), *found["by_env"].items()]:
+        episodes = [e for e in whole if env in ("", e.env)]
+        own = [task for task in tasks.values() if env in ("", task["env"]) and task["success"]]
+        part["accuracy"] = fmean(e.outcome == "correct" for e in episodes)
+        part["nonzero"] = fmean(score_of(e) != 0 for e in episodes)
+        if len(episodes) > len(own):  # samples of a task are not independent
+            part["low"], part["high"] = rate_interval([fmean(task["success"]) for task in own])
+        part["pass"] = {f"{k}": _passes(own, k) for k in ks}
+    rates = [_means(tasks.values(), env, "success") for env in found["by_env"]]
+    found["unweighted"] = fmean(one["success"] for one in found["by_env"].values())
+    found["unweighted_low"], found["unweighted_high"] = unweighted_interval(rates, RATE)
+    return found
+
+
+def score_of(e: Episode) -> float:
+    """Return the score without the rounding of its sum: 0.15 and three times -0.05 are 0."""
+    return round(e.score, 9)
+
+
+def table(found: dict) -> list[str]:
+    """Return a result as a table: a line per environment, and over several the pooled and the unweighted means."""
+    ks = [f"pass@{k}" for k in found["pass"]]
+    head = ["", "n", "success", "80 % interval", "accuracy", "nonzero", "score", "deviation", "median", *ks]
+    rows = [head, *(_row(env, part) for env, part in found["by_env"].items())]
+    if len(found["by_env"]) > 1:
+        rows.append(_row("pooled", found))
+        bounds = f"{found['unweighted_low']:.1%} to {found['unweighted_high']:.1%}"
+        rows.append(["unweighted", "", f"{found['unweighted']:.1%}", bounds, *[""] * (len(head) - 4)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["    " + "  ".join(map(str.rjust, row, widths)) for row in rows]
+
+
+def compared(name: str, found: dict, other: str, reference: dict) -> dict:
+    """Return the paired differences found - reference of success and score, over tasks that both finished.
+
+    Raise ArgumentError if they did not play the same tasks.
+    """
+    check_same_tasks(name, found, other, reference)
+    success, score = (task_differences(found, reference, key) for key in ("success", "score"))
+    if not success:
+        raise ArgumentError(f"{other} and {name} have no task that both finished")
+    line = {"policy": name, "reference": other, "temperature": found["temperature"], "tasks": len(success)}
+    line["success"], line["score"] = fmean(success), fmean(score)
+    line["success_low"], line["success_high"] = interval(bootstrap(success, DIFFERENCE))
+    pairs = [pair for pair in zip(found["tasks"], reference["tasks"], strict=True) if all(_whole(pair))]
+    seen = {value for pair in pairs for task in pair for value in task["score"]}
+    line["score_low"], line["score_high"] = score_interval(score, seen)
+    return line
+
+
+def task_differences(found: dict, reference: dict, key: str) -> list[float]:
+    """Return found - reference of each task that both finished; key: "success" or "score"."""
+    pairs = zip(found["tasks"], reference["tasks"], strict=True)
+    return [fmean(a[key]) - fmean(b[key]) for a, b in pairs if all(_whole((a, b)))]
+
+
+def check_same_tasks(name: str, found: dict, other: str, reference: dict) -> None:
+    """Raise ArgumentError if two results are not of the same tasks."""
+    own, theirs = ([(task["env"], task["seed"]) for task in one["tasks"]] for one in (found, reference))
+    if own != theirs or found["split"] != reference["split"]:
+        counts = f"{len(theirs)} of split={reference['split']} and {len(own)} of split={found['split']}"
+        raise ArgumentError(f"{other} and {name} played different tasks, {counts}: give the same env=, n= and split=")
+
+
+def describe_difference(line: dict) -> str:
+    """Return `compared` as one line."""
+    bounds = f"80 % interval {line['success_low']:+.1%} to {line['success_high']:+.1%}"
+    score = f"score {line['score']:+.3f} ({line['score_low']:+.3f} to {line['score_high']:+.3f})"
+    if line["score_low"] == line["score_high"]:  # equal differences have no spread to draw from
+        score = f"score {line['score']:+.3f} on each task"
+    kind = "greedy" if line["temperature"] == 0 else "sampled"
+    head = f"{line['policy']} against {line['reference']}, {kind}, the same {line['tasks']} tasks"
+    found = verdict(line["success_low"], line["success_high"])
+    return f"{head}: {found}; success {line['success']:+.1%} ({bounds}), {score}"
+
+
+def verdict(low: float, high: float) -> str:
+    """Return what the interval of a difference shows."""
+    return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
+
+
+def pareto(results: dict[str, dict]) -> dict:
+    """Return the Pareto frontier of policies by success in each environment, and the pairs of which one is better in
+    all environments with a probability of at least CONFIDENT. Environments that failed for a policy are left out."""
+    first, *others = (found["by_env"] for found in results.values())
+    envs = [env for env in first if all(env in other for other in others)]
+    scores = {name: [found["by_env"][env]["success"] for env in envs] for name, found in results.items()}
+    sure = []
+    for a, b in permutations(results, 2):
+        pairs = [pair for pair in zip(results[a]["tasks"], results[b]["tasks"], strict=True) if all(_whole(pair))]
+        own = [[fmean(x["success"]) - fmean(y["success"]) for x, y in pairs if x["env"] == env] for env in envs]
+        probability = dominance_probability(own) if all(own) else 0.0
+        sure += [{"better": a, "worse": b, "probability": probability}] if probability >= CONFIDENT else []
+    beaten = {pair["worse"] for pair in sure}
+    return {"frontier": frontier(scores), "sure": sure, "sure_frontier": [n for n in results if n not in beaten]}
+
+
+def describe_pareto(found: dict) -> str:
+    """Return `pareto` as one line."""
+    sure = [f"{pair['better']} beats {pair['worse']} everywhere ({pair['probability']:.0%})" for pair in found["sure"]]
+    likely = f"with a probability of at least {CONFIDENT:.0%} (one-sided)"
+    return f"not dominated: {', '.join(found['frontier'])}; {likely}: {', '.join(sure) or 'nothing'}"
+
+
+def saved_results(path: str, played: dict[str, Any], split: str, tasks: list[Task]) -> dict[str, list[dict]]:
+    """Return the results in a file of eval.py's json=. Raise ArgumentError if there are none, or if they were played
+    with other settings than `played`, or on other tasks."""
+    try:
+        saved = read_json(Path(path))
+        results, theirs = saved["results"], {**TRUNCATION, **saved["played"]}
+        for found in (one for several in results.values() for one in several):
+            numbers = [value for task in found["tasks"] for key in ("success", "score") for value in task[key]]
+            numbers += [found["temperature"], *(part["success"] for part in found["by_env"].values())]
+            _ = math.fsum(numbers), found["split"], [task["seed"] for task in found["tasks"]]
+            if found["by_env"].keys() != {task["env"] for task in found["tasks"] if task["success"]}:
+                raise ValueError("by_env has other environments than its tasks")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise ArgumentError(f"against={path}: not a file that eval.py json= wrote ({error})") from None
+    for key in sorted({*played, *theirs}):
+        if played.get(key) != theirs.get(key):
+            raise ArgumentError(f"against={path} was played with {key}={theirs.get(key)}, not {played.get(key)}")
+    found = {"split": split, "tasks": [{"env": task.env, "seed": task.seed} for task in tasks]}
+    for name, several in results.items():
+        for one in several:
+            check_same_tasks("this evaluation", found, f"{name} of {path}", one)
+    return {f"{name} of {path}": several for name, several in results.items()}
+
+
+def _row(env: str, part: dict) -> list[str]:
+    rates = [f"{part[key]:.1%}" for key in ("accuracy", "nonzero")]
+    scores = [f"{part[f'score_{key}']:.3f}" for key in ("mean", "std", "median")]
+    passes = [f"{one['mean']:.1%} ({one['low']:.1%} to {one['high']:.1%})" for one in part["pass"].values()]
+    bounds = f"{part['low']:.1%} to {part['high']:.1%}"
+    return [env, f"{part['episodes']}", f"{part['success']:.1%}", bounds, *rates, *scores, *passes]
+
+
+def _passes(tasks: list[dict], k: int) -> dict[str, float] | None:
+    """Return the mean of pass@k over tasks with at least k whole samples, and its interval."""
+    values = [pass_at_k(sum(t["success"]), len(t["success"]), k) for t in tasks if len(t["success"]) >= k]
+    low, high = rate_interval(values) if values else (0.0, 1.0)
+    return {"mean": fmean(values) if values else 0.0, "low": low, "high": high, "tasks": len(values)}
+
+
+def _means(tasks: Any, env: str, key: str) -> list[float]:
+    """Return each whole task's mean of an environment."""
+    return [fmean(task[key]) for task in tasks if task["env"] == env and task[key]]
+
+
+def _whole(pair: tuple[dict, dict]) -> list[bool]:
+    return [bool(task["success"]) for task in pair]

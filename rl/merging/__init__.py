@@ -1,0 +1,1 @@
+"""What merge.py writes: the certificate, the model card, an adapter alone, a push to the hub."""

@@ -1,0 +1,117 @@
+"""Compare a merged checkpoint with the model and adapter that it was made from, where the agent speaks: on held-out
+tasks of the run's environment. merge.py uses it.
+
+A probe is a task's prompt and its expert's first reply. Compared are the distributions of each token of the reply.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from envs import EnvironmentFailed
+from models import Tokenizer, load_tokenizer
+from rl.config import arguments, fields
+from rl.evaluate import EVAL_STREAM
+from rl.judge import adapter_settings
+from rl.peaks import MOST_TOKENS
+from rl.tasks import make_env, make_tasks, mixture
+
+SPLIT = "test"
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Sequences of tokens, and the places whose next-token distributions are compared."""
+
+    ids_BT: torch.Tensor  # padded on the right, where causal attention of earlier tokens does not look
+    wanted: torch.Tensor  # indices in ids_BT.flatten()
+    sentence: int  # how many of them, the first ones, belong to the sentence that no environment made
+    env: str = ""  # as in env=; empty without held-out tasks
+
+    @property
+    def count(self) -> int:
+        """Number of held-out prompts."""
+        return len(self.ids_BT) - 1
+
+
+def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, prompts: int, device: str) -> Probes:
+    """Return the sentence and, if the settings of the adapter's run are beside it, `prompts` held-out tasks.
+
+    There are none of a server (env=http), none for a run that learned rows of data= instead of tasks, and none where
+    the settings name a program, which would be executed.
+
+    Raise ValueError if the environment fails, such as its sandbox.
+    """
+    ids = tokenizer.encode(sentence)
+    rows, spans, env = [ids], [range(len(ids))], ""
+    settings = adapter_settings.settings_of(adapter)
+    settings = {} if settings is None or settings.get("data") or adapter_settings.programs(settings) else settings
+    if prompts and settings and "http" not in mixture(str(settings.get("env", fields.Common.env))):
+        words = adapter_settings.with_settings([f"model={base}"], [str(adapter)])
+        cfg = fields.resolve(arguments.split(words))
+        env, tokenizer = cfg.env, load_tokenizer(base, cfg.thinking)
+        for task in make_tasks(cfg, 0, prompts, 1, SPLIT, EVAL_STREAM, cfg.order):
+            prompt, reply = _prompt_and_reply(tokenizer, cfg, task)
+            rows.append(prompt + reply)
+            spans.append(range(len(prompt) - 1, len(prompt) + max(len(reply), 1) - 1))
+    longest = max(map(len, rows))
+    ids_BT = torch.stack([F.pad(torch.tensor(row), (0, longest - len(row))) for row in rows])
+    wanted = [number * longest + place for number, span in enumerate(spans) for place in span]
+    return Probes(ids_BT.to(device), torch.tensor(wanted, device=device), len(ids), env)
+
+
+def _prompt_and_reply(tokenizer: Tokenizer, cfg: Any, task: Any) -> tuple[list[int], list[int]]:
+    """Return the ids of a task's prompt and of its expert's first reply, which is empty without an expert."""
+    try:
+        env = make_env(cfg, task.env)
+        prompt = tokenizer.prompt(env.reset(task.seed, task.split))[: cfg.max_len]
+    except (EnvironmentFailed, ValueError) as error:
+        raise ValueError(f"env={task.env}: no held-out prompt ({error}); prompts=0 merges without") from None
+    try:
+        reply = env.oracle()
+    except RuntimeError:
+        return prompt, []
+    return prompt, tokenizer.reply(reply)[:MOST_TOKENS]
+
+
+def certificate(probes: Probes, expected_NV: torch.Tensor, found_NV: torch.Tensor) -> dict | None:
+    """Return how far the log-probabilities of the held-out replies are apart; None without held-out tasks.
+
+    "kl": mean and "kl_max": largest KL(expected || found) of a token in nats. "greedy_agreement": share of tokens with
+    the same most likely one.
+    """
+    if not probes.env:
+        return None
+    expected_NV, found_NV = expected_NV[probes.sentence :], found_NV[probes.sentence :]
+    kl_N = (expected_NV.exp() * (expected_NV - found_NV)).sum(-1)
+    return {
+        "env": probes.env,
+        "split": SPLIT,
+        "prompts": probes.count,
+        "tokens": len(kl_N),
+        "kl": kl_N.mean().clamp(min=0).item(),  # of equal distributions rounding may be below 0
+        "kl_max": kl_N.max().item(),
+        "greedy_agreement": (expected_NV.argmax(-1) == found_NV.argmax(-1)).float().mean().item(),
+        "largest_difference": (expected_NV - found_NV).abs().max().item(),
+    }
+
+
+def describe(found: dict) -> str:
+    """Return the certificate as one line."""
+    head = f"{found['prompts']} held-out prompts of {found['env']}, {found['tokens']} tokens of the expert's replies"
+    kl = f"KL {found['kl']:.2g} nats per token (largest {found['kl_max']:.2g})"
+    greedy = f"the same most likely token in {found['greedy_agreement']:.1%}"
+    return f"{head}: {kl}, {greedy}, largest difference of a log-probability {found['largest_difference']:.2g}"
+
+
+def shortfall(found: dict | None, max_kl: float, min_agreement: float) -> str:
+    """Return what is out of bounds in a certificate, or ""."""
+    if found and not found["kl"] <= max_kl:
+        return f"KL {found['kl']:.2g} nats per token on held-out prompts, more than max_kl={max_kl:g}"
+    if found and not found["greedy_agreement"] >= min_agreement:
+        least = f"less than min_agreement={min_agreement:g}"
+        return f"the same most likely token in {found['greedy_agreement']:.1%} of the held-out replies, {least}"
+    return ""

@@ -1,0 +1,125 @@
+"""The model card of a merged model or an adapter: base, data, recipe, results with intervals, how to load it.
+
+It is made from what the run saved: its settings, training_stats.json beside the adapter, and metrics.jsonl of the run.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from lora.peft_files import HUB_ID
+from models.json_file import TINY
+from rl.judge import adapter_settings
+from rl.merging import certificate
+from rl.run import retention
+from rl.run.files import read_json
+
+CARD = "README.md"
+SETTINGS = ("algo", "recipe", "env", "data", "epochs", "episodes", "batch_size", "lr", "seed", "quant", "dtype")
+SETTINGS += ("lora.r", "lora.alpha", "lora.dropout", "lora.targets", "temperature", "max_new_tokens", "max_len")
+PATHS = ("recipe", "data")  # of settings that may be paths, only the last part is shown
+MERGED = """from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained("{name}")"""
+ADAPTER = """from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "{name}")
+tokenizer = AutoTokenizer.from_pretrained("{name}")"""
+
+
+def model_card(name: str, source: Path, base: str, is_adapter: bool) -> str:
+    """Return the card in Markdown.
+
+    name: under which the card says it loads. source: the run's epoch that it was made from. base: as in model=.
+    """
+    settings = adapter_settings.settings_of(source) or {}
+    base = base or str(settings.get("model", ""))
+    is_merged = not is_adapter and _has_adapter(source)
+    on_hub = re.fullmatch(f"({HUB_ID})(@.+)?", base) if not Path(base).is_dir() else None
+    shown = base_shown(base)
+    head = [f"base_model: {shown}", f"base_model_relation: {'adapter' if is_adapter else 'finetune'}"] if on_hub else []
+    head += [f"library_name: {'peft' if is_adapter else 'transformers'}", "pipeline_tag: text-generation"]
+    tags = ["- lora"] * (is_adapter or is_merged)
+    tags += ["- reinforcement-learning"] * (settings.get("algo", "sft") != "sft")
+    head += ["tags:", *tags] if tags else []
+    what = "A LoRA adapter merged into" if is_merged else "A LoRA adapter of" if is_adapter else "The weights of"
+    model = f"{what} `{shown}`" if base else f"{what} a model whose base is not recorded"
+    trained = f", trained on `{_trained_on(settings)}` by {str(settings['algo']).upper()}" if settings else ""
+    parts = ["---", *head, "---", "", f"# {name.rpartition('/')[2]}", "", f"{model}{trained}.", ""]
+    parts += _table("Training", ("key", "value"), _training(settings))
+    parts += _table("Held-out tasks", ("epoch", "play", "success", "80 % interval", "tasks"), _results(source))
+    code = (ADAPTER if is_adapter else MERGED).format(name=name, base=shown)
+    return "\n".join([*parts, "## Loading", "", "```python", code, "```"]) + "\n"
+
+
+def renamed(card: str, folder: str, name: str) -> str:
+    """Return a folder's card with the name on the hub in the place of the folder's: in its code and its title."""
+    card = re.sub(rf'(?<=["=]){re.escape(folder)}(?=["\n])', name, card)
+    return card.replace(f"\n# {folder}\n", f"\n# {name.rpartition('/')[2]}\n", 1)
+
+
+def _has_adapter(source: Path) -> bool:
+    """Return whether the folder holds an adapter, or a checkpoint that one was merged into."""
+    report = source / "merge_report.json"
+    return (source / "adapter_config.json").is_file() or (report.is_file() and bool(read_json(report)["adapter"]))
+
+
+def _trained_on(settings: dict[str, Any]) -> str:
+    """Return the file of data= if the run learned from its rows, else env=."""
+    return Path(str(settings["data"])).name if settings.get("data") else str(settings.get("env", "unknown tasks"))
+
+
+def base_shown(base: str) -> str:
+    """Return the base's id on the hub; of a folder, only its name."""
+    if Path(base).is_dir() or base == "tiny":
+        is_tiny = base == "tiny" or Path(base).resolve() == TINY.resolve()
+        return "models/tiny of lora-rl" if is_tiny else Path(base).resolve().name
+    return base.partition("@")[0]
+
+
+def merge_section(found: dict | None) -> str:
+    """Return the card's section about the merge's certificate, or ""."""
+    return f"\n## Merge\n\nBeside the adapter: {certificate.describe(found)}.\n" if found else ""
+
+
+def vllm_section(name: str, base: str, rank: int) -> str:
+    """Return the card's section about an adapter that vLLM takes."""
+    words = f"vllm serve {base_shown(base)} --enable-lora --max-lora-rank {rank} --lora-modules mine={name}"
+    return f"\n## Serving with vLLM\n\n    {words}\n"
+
+
+def _training(settings: dict[str, Any]) -> list[tuple]:
+    """Return the settings that a reader asks for first, without those that are empty."""
+    shown = {key: settings[key] for key in SETTINGS if settings.get(key) not in (None, "", "none")}
+    shown = {key: value for key, value in shown.items() if key != "env" or "data" not in shown}
+    shown |= {key: Path(str(shown[key])).name for key in PATHS if key in shown}
+    return [(key, value) for key, value in shown.items()]
+
+
+def _results(source: Path) -> list[tuple]:
+    """Return the run's evaluations before training and at the epoch of `source`."""
+    stats, run = source / "training_stats.json", source.parent
+    if not stats.is_file() or not (run / "metrics.jsonl").is_file():
+        return []
+    table, rows = read_json(stats), []
+    epoch = table.get("epoch") if isinstance(table, dict) else None
+    for record in retention.records(run):
+        if "eval" in record and record["epoch"] in (0, epoch):
+            found = record["eval"]
+            if missing := {"low", "high", "episodes", "split"} - found.keys():
+                raise ValueError(f"{run}/metrics.jsonl: epoch {record['epoch']}'s evaluation lacks {min(missing)!r}")
+            play = f"sampled at temperature {found['temperature']:g}" if found["temperature"] else "greedy"
+            bounds, tasks = f"{found['low']:.1%} to {found['high']:.1%}", f"{found['episodes']} of {found['split']}"
+            rows.append((record["epoch"] or "before", play, f"{found['success']:.1%}", bounds, tasks))
+        if "eval_loss" in record and record["epoch"] in (0, epoch):
+            rows.append((record["epoch"] or "before", "held-out loss", f"{record['eval_loss']:.4f}", "", ""))
+    return rows
+
+
+def _table(title: str, head: tuple, rows: list[tuple]) -> list[str]:
+    """Return a section with a table, or none without rows."""
+    lines = [head, ["---"] * len(head), *rows]
+    cells = (" | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in line) for line in lines)
+    return [f"## {title}", "", *(f"| {line} |" for line in cells), ""] if rows else []

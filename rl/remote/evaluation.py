@@ -1,0 +1,84 @@
+"""Evaluation of a model behind a server of the OpenAI protocol, such as vLLM's.
+
+    python eval.py server=http://localhost:8000/v1 model=Qwen/Qwen2.5-0.5B-Instruct adapter=base,mine env=textcraft
+
+model= and adapter= are the server's names of the base model and of adapters (vLLM: --lora-modules mine=FOLDER).
+Conversations are sent and text comes back, through the server's own chat template: there are no ids and no
+log-probabilities, so this evaluates and does not train. The server's context limit applies instead of max_len, and its
+own sampling settings apply too (vLLM: --generation-config vllm has none). Requests of environments go to the server's
+base model: chats to /chat/completions, embeddings to /embeddings, which vLLM serves with embedding models only
+(planner.independence_weight=0 needs none). At most MAX_THREADS episodes run at once. rl/remote/client.py sends the
+requests.
+"""
+
+import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from tqdm import tqdm
+
+import envs
+from models.chat.formats import without_thoughts
+from rl import reward
+from rl.config.fields import Common
+from rl.records import Episode, Turn
+from rl.remote.client import Refused, Server
+from rl.rollout import CUT, MAX_THREADS
+from rl.tasks import Task, make_env
+
+
+def play_all(server: Server, name: str, cfg: Common, temperature: float, tasks: list[Task]) -> list[Episode]:
+    """Return the episodes of the server's model `name`. Raise ValueError if all failed because of the environment."""
+    pool = ThreadPoolExecutor(min(MAX_THREADS, cfg.rollout_batch_size))
+    with tqdm(total=len(tasks), desc=f"evaluate {name}", leave=False, disable=None) as bar:
+        played = []
+        try:
+            for episode in pool.map(partial(play, server, name, cfg, temperature), tasks):
+                played.append(episode)
+                bar.update()
+        except BaseException:
+            server.left.set()  # running episodes end soon
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    if all(episode.infrastructure_failed for episode in played):
+        raise ValueError(f"all {len(played)} episodes failed because of the environment, not the agent")
+    return played
+
+
+def play(server: Server, name: str, cfg: Common, temperature: float, task: Task) -> Episode:
+    """Play one episode, without ids. A conversation that is too long for the server ends it with outcome "timeout"."""
+    episode = Episode(task.env, task.seed, task.group)
+    draw = random.Random(f"{task.key}")  # a seed for each request, because the server's random numbers restart with it
+    try:
+        env = make_env(cfg, task.env)
+        env.left = server.left
+        messages = list(env.reset(task.seed, task.split))
+        while not (episode.terminated or episode.truncated):
+            start = len(episode.action_mask_T)
+            try:
+                seed = draw.randrange(2**31)
+                reply, tokens, reason = server.chat(name, messages, cfg.max_new_tokens, temperature, seed)
+                step = env.step(without_thoughts(reply))
+            except Refused as error:
+                if not error.too_long:
+                    raise
+                reply, tokens, reason, step = "", 0, "context", CUT
+            while step.requests:
+                asked = [server.result(cfg.model, request, draw.randrange(2**31)) for request in step.requests]
+                step = env.answer(asked)
+            episode.action_mask_T += [1] * tokens
+            episode.turns.append(Turn(start, start + tokens, 0.0, reason))
+            episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
+            episode.terminated, episode.truncated = step.terminated, step.truncated
+            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": step.observation}]
+        episode.outcome, episode.success = step.info["outcome"], step.info["success"]
+        episode.metrics = step.info.get("metrics", {})
+    except envs.EnvironmentFailed as error:
+        if not server.left.is_set():
+            tqdm.write(f"{episode.env}: {error}; the episode is left out", file=sys.stderr)
+        episode.infrastructure_failed = episode.truncated = True
+    except Refused as error:
+        raise ValueError(str(error)) from None
+    return episode

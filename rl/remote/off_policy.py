@@ -1,0 +1,67 @@
+"""Learning from episodes that another program sampled (sampler=): its log-probabilities are not the trainer's.
+
+With old_logprobs_N recomputed by the trainer, the ratio that a loss clips is that of this run's own policy. What the
+sampler computed differently is corrected by truncated importance weights, w = min(p trainer / p sampler, sampler_clip)
+of each token (Ionides 2008; Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
+They multiply the advantages, and so the gradient of every policy loss. Where both computed the same, w is 1.
+"""
+
+from dataclasses import replace
+
+import torch
+from tqdm import tqdm
+
+from rl import ranks
+from rl.batch import forward, micro_batches, select
+from rl.config.fields import Common
+from rl.records import Batch
+from rl.run.state import TrainState
+
+FAR = 0.5  # nats per token by which an episode's log-probabilities may differ on average: another adapter's do by more
+
+
+@torch.no_grad()
+def recomputed(batch: Batch, state: TrainState, cfg: Common, micro_tokens: int) -> Batch:
+    """Return the batch with the trainer's log-probabilities as old_logprobs_N, and the `remote_*` metrics of it.
+
+    Episodes whose log-probabilities are FAR from these were not sampled by these weights; they are left out. Raise
+    ValueError if all are.
+    """
+    own_N = torch.zeros(len(batch.episode_N))
+    # The field carries each entry's index through micro_batches, to write results back in order.
+    index = replace(batch, ref_logprobs_N=torch.arange(len(batch.episode_N)))
+    for piece in ranks.own(micro_batches(index, micro_tokens)):
+        own_N[piece.ref_logprobs_N] = forward(piece, state.model, cfg.temperature).logprobs_N.float()
+    ranks.fill(own_N)
+    gaps_N = (own_N - batch.old_logprobs_N).abs()
+    sums_B = gaps_N.new_zeros(len(batch.episodes)).index_add_(0, batch.episode_N, gaps_N)
+    far_B = sums_B / torch.bincount(batch.episode_N, minlength=len(sums_B)) > FAR
+    metrics = {"remote_gap": gaps_N.max().item(), "remote_gap_mean": gaps_N.mean().item(), "remote_far": 0}
+    if state.ahead:
+        metrics["staleness"] = state.step - state.ahead.now.step
+    if far_B.any():
+        metrics["remote_far"], mean = int(far_B.sum()), metrics["remote_gap_mean"]
+        line = f"{metrics['remote_far']} of {len(far_B)} episodes have log-probabilities far from this adapter's"
+        if far_B.all():
+            usual = "another base, or log-probabilities before the temperature (vLLM: --logprobs-mode)"
+            raise ValueError(f"sampler={cfg.sampler}: {line}, {mean:.2g} nats on average: {usual}")
+        tqdm.write(f"{line}; they are left out")
+        for episode, far in zip(batch.episodes, far_B.tolist(), strict=True):
+            episode.infrastructure_failed = episode.infrastructure_failed or far
+        own_N = own_N[~far_B[batch.episode_N]]
+        batch = select(batch, (~far_B).nonzero()[:, 0].tolist())
+    return replace(batch, old_logprobs_N=own_N, metrics=metrics)
+
+
+def weighted(batch: Batch, clip: float) -> Batch:
+    """Return the batch with its advantages times the importance weights; an empty batch as it is."""
+    if not batch.episodes:
+        return batch
+    pairs = ((p, m) for e in batch.episodes for p, m in zip(e.logprobs_T, e.action_mask_T, strict=True))
+    sampled_N = torch.tensor([logprob for logprob, sampled in pairs if sampled])
+    weights_N = (batch.old_logprobs_N - sampled_N).exp().clamp(max=clip)
+    metrics = {
+        "remote_weight_mean": weights_N.mean().item(),
+        "remote_clipped": (weights_N == clip).float().mean().item(),
+    }
+    return replace(batch, advantages_N=batch.advantages_N * weights_N, metrics=batch.metrics | metrics)

@@ -1,0 +1,225 @@
+r"""Episodes sampled by a server: train.py sampler=http://host:port/v1
+
+The server speaks OpenAI's protocol with vLLM's additions: ids in and out, log-probabilities of what was sampled, and
+adapters that are loaded while it runs. That is `python -m rl.serve load=true`, or
+
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve BASE --enable-lora --max-lora-rank 64 \
+        --logprobs-mode processed_logprobs
+
+Before a rollout the adapter is saved in the run's folder, which the server must be able to read under the same path,
+and loaded under a name made of its weights' hash: no reply can mix two adapters, and no cache can be of another one.
+The adapters of earlier updates are then unloaded. A reply that does not fit its request is asked for again; if that
+does not help, its episode is left out. What the server computed differently is corrected in rl/remote/off_policy.py.
+"""
+
+import hashlib
+import math
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from weakref import WeakSet
+
+import envs
+import lora
+from envs.http.exchange import short
+from models import CausalLM
+from models.engine import SampledTurn
+from models.random import fold_all
+from rl import ranks
+from rl.config.fields import Common
+from rl.remote.client import Refused, Server
+from rl.run.files import new_folder
+
+MOST_REQUESTS = 64  # to the server at once
+WAITS = 300  # seconds in which the first rank must have sent the adapter
+ATTEMPTS = 3  # for a reply that does not fit its request
+
+engines: WeakSet["RemoteEngine"] = WeakSet()  # all that there are
+in_use: set[str] = set()  # names of adapters that stay on the server when another one is sent (rl/remote/ahead.py)
+
+
+class Unusable(Exception):
+    """A reply that does not fit its request."""
+
+
+def remote_engine(model: CausalLM, cfg: Common, weights: str) -> "RemoteEngine":
+    """Return an engine that samples with the model's active adapter, whose hash is `weights`, once the server has it.
+
+    Of several ranks the first one sends the adapter. Raise ValueError if the server refuses it or lacks room for
+    cfg.max_len tokens, ConnectionError if it does not answer.
+    """
+    server, name = Server(cfg.sampler.rstrip("/")), f"{_prefix(cfg)}{weights}"
+    if ranks.is_first():
+        push(server, name, model, cfg)
+    for _ in range(WAITS):
+        if name in server.names():
+            break
+        time.sleep(1)
+    limits = cfg.rollout_batch_size, cfg.max_len, model.config.vocab_size
+    return RemoteEngine(server, name, _folder(cfg) / name, *limits)
+
+
+def push(server: Server, name: str, model: CausalLM, cfg: Common) -> None:
+    """Let the server load the active adapter, and unload this run's earlier ones."""
+    known, folder = server.names(), _folder(cfg)
+    for served in server.ask("/models")["data"]:
+        longest = served.get("max_model_len") or cfg.max_len
+        if longest < cfg.max_len:
+            raise ValueError(f"sampler={cfg.sampler} takes {longest} tokens, fewer than max_len={cfg.max_len}")
+    if not (folder / name).is_dir():
+        with new_folder(folder / name) as files:
+            lora.save_adapter(model, files, cfg.model)
+    if name not in known:
+        try:
+            load(server, name, folder / name)
+        except Refused as error:
+            raise ValueError(f"sampler={cfg.sampler} does not load the adapter: {error}") from None
+    for old in known:
+        if old.startswith(_prefix(cfg)) and old not in {name, *in_use}:
+            server.ask("/unload_lora_adapter", {"lora_name": old}, json_reply=False)
+    for old in folder.iterdir():
+        if old.name not in {name, *in_use}:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def load(server: Server, name: str, folder: Path) -> None:
+    """Let the server load an adapter. Raise Refused or ConnectionError."""
+    server.ask("/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, json_reply=False)
+
+
+def _folder(cfg: Common) -> Path:
+    return Path(cfg.out).absolute() / "sampler"
+
+
+def _prefix(cfg: Common) -> str:
+    return f"run-{hashlib.sha256(str(Path(cfg.out).absolute()).encode()).hexdigest()[:8]}-"
+
+
+@dataclass
+class FailedTurn(SampledTurn):
+    """A turn that the server did not sample."""
+
+    error: str = ""
+
+    def step(self) -> envs.Step:
+        """Take the place of the environment's step, which does not see the turn."""
+        raise envs.EnvironmentFailed(f"the sampler: {self.error}")
+
+
+@dataclass
+class _Slot:
+    key: tuple[int, int]
+    ids: list[int]
+    fed: bool = False
+    turn: int = -1
+
+
+@dataclass(eq=False)
+class RemoteEngine:
+    """The interface of models/engine.py's Engine, with replies of a server."""
+
+    server: Server
+    name: str  # of the adapter
+    folder: Path  # of the adapter
+    max_rows: int
+    max_len: int
+    words: int  # size of the vocabulary
+    slots: dict[int, _Slot] = field(default_factory=dict)
+
+    def __post_init__(self):
+        engines.add(self)
+
+    @property
+    def free(self) -> int:
+        return self.max_rows - len(self.slots)
+
+    def open(self, key: tuple[int, int], parent: int | None = None) -> int:
+        slot = next(i for i in range(self.max_rows) if i not in self.slots)
+        source = _Slot(key, []) if parent is None else self.slots[parent]
+        self.slots[slot] = _Slot(key, list(source.ids), source.fed)
+        return slot
+
+    def feed(self, slot: int, ids: list[int]) -> None:
+        self.slots[slot].ids += ids
+        self.slots[slot].fed = True
+
+    def close(self, slot: int) -> None:
+        del self.slots[slot]
+
+    def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[SampledTurn]:
+        """Sample one turn for every slot that has been fed; yield each as its reply comes."""
+        running: dict[Future, int] = {}
+        pool = ThreadPoolExecutor(min(self.max_rows, MOST_REQUESTS))
+        try:
+            while True:
+                for i, slot in self.slots.items():
+                    if slot.fed:
+                        slot.fed, slot.turn = False, slot.turn + 1
+                        running[pool.submit(self._reply, i, max_new_tokens, temperature, stop_ids)] = i
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    slot = self.slots[running.pop(future)]
+                    row = future.result()
+                    slot.ids += row.ids
+                    yield row
+        finally:
+            self.server.left.set()  # requests under way end soon
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.server.left = type(self.server.left)()
+
+    def _reply(self, number: int, most: int, temperature: float, stop_ids: frozenset[int]) -> SampledTurn:
+        """Return the slot's turn; a FailedTurn if the server gives none that can be used."""
+        slot = self.slots[number]
+        room, error = self.max_len - len(slot.ids), ""
+        if room < 1:
+            return SampledTurn(number, [], [], "context")
+        state = int(fold_all([(*slot.key, slot.turn)]))
+        body = {"model": self.name, "prompt": list(slot.ids), "max_tokens": min(most, room), "temperature": temperature}
+        body |= {"seed": state, "random_state": state, "stop_token_ids": sorted(stop_ids), "logprobs": 0}
+        body |= {"return_token_ids": True, "skip_special_tokens": False}
+        body |= {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}  # else the checkpoint's own apply
+        for _ in range(ATTEMPTS):
+            try:
+                ids, logprobs, finish = self._checked(self.server.ask("/completions", body), body, stop_ids)
+            except (Unusable, ConnectionError) as failed:
+                error = str(failed)
+                continue
+            except Refused as failed:
+                error = str(failed)
+                with suppress(Refused, ConnectionError):  # a server that was restarted has forgotten the adapter
+                    load(self.server, self.name, self.folder)
+                continue
+            reason = finish if finish == "stop" or len(ids) == most else "context"
+            return SampledTurn(number, ids, logprobs, reason)
+        return FailedTurn(number, [], [], "failed", error)
+
+    def _checked(self, answer: dict, body: dict, stop_ids: frozenset[int]) -> tuple[list[int], list[float], str]:
+        """Return (ids, log-probabilities, finish reason) of an answer. Raise Unusable if it does not fit."""
+        try:
+            [choice] = answer["choices"]
+            ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+            finish, model, prompt = choice["finish_reason"], answer["model"], choice.get("prompt_token_ids")
+        except (KeyError, TypeError, ValueError):
+            raise Unusable(f"an answer without ids, log-probabilities or a model: {short(answer)}") from None
+        if model != self.name:
+            raise Unusable(f"an answer of the model {short(model)}, asked was {self.name}")
+        if prompt is not None and prompt != body["prompt"]:
+            raise Unusable("an answer to another prompt")
+        if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < self.words for i in ids):
+            raise Unusable(f"ids that are not of the vocabulary: {short(ids)}")
+        if not isinstance(logprobs, list) or len(logprobs) != len(ids) or not all(map(_is_logprob, logprobs)):
+            raise Unusable(f"{short(logprobs)} as log-probabilities of {len(ids)} ids")
+        ends = [i for i, token in enumerate(ids) if token in stop_ids]
+        whole = ends == [len(ids) - 1] if finish == "stop" else not ends and len(ids) == body["max_tokens"]
+        if finish not in ("stop", "length") or not whole:
+            raise Unusable(f"{len(ids)} ids of {body['max_tokens']} with the finish reason {short(finish)}")
+        return ids, [float(x) for x in logprobs], finish
+
+
+def _is_logprob(x: object) -> bool:
+    return type(x) in (int, float) and math.isfinite(x) and x <= 1e-3

@@ -1,0 +1,215 @@
+"""report.jsonl: an epoch's episodes as report.html shows them, in two lines.
+
+{"episodes": epoch, ...}     a row of numbers for each episode, and intervals of success and score
+{"tokens": epoch, ...}       the text, log-probabilities, entropies and advantages of as many as there is room for
+"""
+
+import base64
+import json
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from models import Tokenizer
+from rl import ranks
+from rl.records import Batch, Episode
+from rl.stats import jeffreys, rate_interval
+
+BUDGET = 12_000_000  # bytes of tokens in a page, shared out over the epochs
+Z80 = 1.2815515655446004  # of a normal variable, 80 % are within this many deviations
+
+
+@dataclass
+class Learned:
+    """What learning knew of an episode, one entry per sampled token; None where it did not need it."""
+
+    advantages: list[float] | None = None
+    values: list[float] | None = None
+    entropies: list[float] | None = None
+
+
+def learned(batch: Batch) -> dict[int, Learned]:
+    """Return what the batch and its pieces on all ranks know of each episode, by the episode's id()."""
+    found = {id(e): Learned() for e in batch.episodes}
+    counts = [sum(e.action_mask_T) for e in batch.episodes]
+    for name, values_N in (("advantages", batch.advantages_N), ("values", batch.old_values_N)):
+        if values_N is not None:
+            for e, values in zip(batch.episodes, values_N.split(counts), strict=True):
+                setattr(found[id(e)], name, values.tolist())
+    own = {i: batch.entropies[id(e)] for i, e in enumerate(batch.episodes) if id(e) in batch.entropies}
+    for i, entropies in (item for part in ranks.gathered(own) for item in part.items()):
+        found[id(batch.episodes[i])].entropies = entropies
+    return found
+
+
+def learned_before(lines: list[str], episodes: list[Episode]) -> dict[int, Learned]:
+    """Return what an epoch's saved lines know of the same episodes, by id(); of those shown alone. Damaged lines know
+    nothing."""
+    try:
+        rows, tokens = (json.loads(line)[name] for line, name in zip(lines, ("rows", "shown"), strict=True))
+        whole = [e for e in episodes if not e.infrastructure_failed]
+        pairs = [(e, tokens[row[-1]]) for e, row in zip(whole, rows, strict=False) if 0 <= row[-1] < len(tokens)]
+        return {id(e): _shown_before(saved, sum(e.action_mask_T)) for e, saved in pairs}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _shown_before(saved: dict[str, Any], tokens: int) -> Learned:
+    """Return what a saved entry knows of an episode with that many sampled tokens."""
+    values = _spread([(stop - start, value) for start, stop, _, value, _ in saved["turns"]], tokens)
+    return Learned(
+        saved["adv"] and _spread(saved["adv"], tokens),
+        None if None in values else values,
+        saved["ent"] and unsqueezed(base64.b64decode(saved["ent"])),
+    )
+
+
+def _spread(pairs: list[tuple[int, Any]], size: int) -> list:
+    """Return each value as often as its count says. Raise ValueError unless that makes `size` of them."""
+    if min((count for count, _ in pairs), default=0) < 0 or sum(count for count, _ in pairs) != size:
+        raise ValueError(f"not {size} values")
+    return [value for count, value in pairs for _ in range(count)]
+
+
+def note_entropies(batch: Batch) -> None:
+    """Remember the entropies of a piece's episodes that have none yet: those before the epoch's first optimizer step,
+    but for pieces of later steps."""
+    counts = [sum(e.action_mask_T) for e in batch.episodes]
+    for e, entropies_N in zip(batch.episodes, batch.entropy_N.detach().split(counts), strict=True):
+        batch.entropies.setdefault(id(e), entropies_N.tolist())
+
+
+def epoch_lines(tokenizer: Tokenizer, epoch: int, episodes: list[Episode], known: dict[int, Learned], room: int) -> str:
+    """Return the two lines of an epoch. room: about how many bytes the second may have."""
+    whole = [e for e in episodes if not e.infrastructure_failed]
+    shown = chosen(whole, room)
+    place = {id(e): i for i, e in enumerate(shown)}
+    envs, outcomes = sorted({e.env for e in whole}), sorted({e.outcome for e in whole})
+    rows = [
+        [envs.index(e.env), outcomes.index(e.outcome), int(e.success), _short(round(e.score, 9)), len(e.turns)]
+        + [sum(e.action_mask_T), len(e.ids_T), e.seed, e.group, place.get(id(e), -1)]
+        for e in whole
+    ]
+    bands = {env: _bands([e for e in whole if env in ("", e.env)]) for env in ["", *envs]} if whole else {}
+    summary = {"episodes": epoch, "envs": envs, "outcomes": outcomes, "rows": rows, "bands": bands}
+    return f"{_json(summary)}\n{_json({'tokens': epoch, **_tokens(tokenizer, shown, known)})}\n"
+
+
+def chosen(episodes: list[Episode], room: int) -> list[Episode]:
+    """Return as many episodes as there is room for, from the lowest score to the highest at even distances."""
+    size = fmean(300 + 3 * len(e.ids_T) + 3 * sum(e.action_mask_T) for e in episodes) if episodes else 1
+    count = min(len(episodes), max(1, int(room / size)))
+    by_score = sorted(episodes, key=lambda e: e.score)
+    return [by_score[i * (len(episodes) - 1) // max(1, count - 1)] for i in range(count)]
+
+
+def _bands(episodes: list[Episode]) -> dict[str, list[float]]:
+    """Return [mean, low, high] of success and score; episodes of one task are not independent."""
+    tasks = defaultdict(list)
+    for e in episodes:
+        tasks[e.group].append(e)
+    if len(tasks) == len(episodes):
+        low, high = jeffreys(sum(e.success for e in episodes), len(episodes))
+    else:
+        low, high = rate_interval([fmean(e.success for e in own) for own in tasks.values()])
+    scores = [fmean(e.score for e in own) for own in tasks.values()]
+    half = Z80 * stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
+    mean = fmean(e.score for e in episodes)
+    bands = {"success": [fmean(e.success for e in episodes), low, high], "score": [mean, mean - half, mean + half]}
+    return {name: [_short(x) for x in values] for name, values in bands.items()}
+
+
+@dataclass
+class _Strings:
+    """The different texts of an epoch's tokens. A character of several tokens belongs to the last of them."""
+
+    tokenizer: Tokenizer
+    index: dict[str, int] = field(default_factory=dict)
+    known: dict[tuple[int, ...], str] = field(default_factory=dict)  # tokens that belong together: their text
+
+    def __post_init__(self):
+        self.anchor = self.tokenizer.encode("a")  # before it, some tokenizers leave a text's first space out
+        self.lead = len(self.tokenizer.show(self.anchor))
+
+    def indices(self, ids: list[int]) -> list[int]:
+        """Return the index of each token's text."""
+        found, waiting = [], ()
+        for i in ids:
+            waiting += (i,)
+            if waiting not in self.known:
+                self.known[waiting] = self.tokenizer.show([*self.anchor, *waiting])[self.lead :]
+            text = self.known[waiting]
+            if text.endswith("\ufffd") and len(waiting) < 4:
+                text = ""
+            else:
+                waiting = ()
+            found.append(self.index.setdefault(text, len(self.index)))
+        return found
+
+
+def _tokens(tokenizer: Tokenizer, episodes: list[Episode], known: dict[int, Learned]) -> dict[str, Any]:
+    """Return the second line's fields. A prompt that an episode shares with its environment's first is not repeated."""
+    strings, shown, first, largest = _Strings(tokenizer), [], {}, 0.0
+    for n, e in enumerate(episodes):
+        own = known.get(id(e), Learned())
+        like, start = first.setdefault(e.env, (n, e)), 0
+        if like[1] is not e:
+            pairs = zip(e.ids_T, like[1].ids_T, strict=False)
+            start = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(e.ids_T), len(like[1].ids_T)))
+        indices = strings.indices(e.ids_T)[start:]
+        if len(strings.index) > 65_535:
+            break
+        turns, at = [], 0
+        for turn in e.turns:
+            value = _short(own.values[at]) if own.values and at < len(own.values) else None
+            turns.append([turn.start, turn.stop, _short(turn.reward), value, turn.stop_reason])
+            at += turn.stop - turn.start
+        logprobs = [-x for x, sampled in zip(e.logprobs_T, e.action_mask_T, strict=True) if sampled]
+        largest = max([largest, *map(abs, own.advantages or [])])
+        shown.append(
+            {
+                "ids": _base64(np.asarray(indices, "<u2")),
+                "like": [like[0], start],
+                "turns": turns,
+                "lp": _base64(squeezed(logprobs)),
+                "ent": own.entropies and _base64(squeezed(own.entropies)),
+                "adv": own.advantages and _repeated(own.advantages),
+            }
+        )
+    return {"strings": list(strings.index), "largest": _short(largest), "shown": shown}
+
+
+def squeezed(nats: list[float]) -> np.ndarray:
+    """Return numbers from 0 to 16 nats as bytes, finer near 0: 16 * (byte / 255)**2 is the number again."""
+    return np.round(255 * np.sqrt(np.clip(np.nan_to_num(nats), 0, 16) / 16)).astype(np.uint8)
+
+
+def unsqueezed(data: bytes) -> list[float]:
+    return [16 * (byte / 255) ** 2 for byte in data]
+
+
+def _repeated(values: list[float]) -> list[list[float]]:
+    """Return [count, value] of each stretch of equal values."""
+    found: list[list[float]] = []
+    for value in values:
+        if found and found[-1][1] == _short(value):
+            found[-1][0] += 1
+        else:
+            found.append([1, _short(value)])
+    return found
+
+
+def _short(x: float) -> float:
+    return float(f"{x:.4g}") if math.isfinite(x) else 0.0
+
+
+def _base64(array: np.ndarray) -> str:
+    return base64.b64encode(array.tobytes()).decode()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,1 @@
+"""One run: its start, folder, files, checkpoints, signals, log, and the signs that it learns nonsense."""

@@ -1,0 +1,56 @@
+"""Saving: checkpoint-N to resume from (rl/run/resume.py reads it) and epoch_N to use, as safetensors and JSON."""
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+import lora
+from models import Tokenizer
+from rl import ranks
+from rl.run import full_finetuning, retention
+from rl.run.files import new_folder
+from rl.run.state import COUNTERS, TrainState
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+@ranks.holders_only
+def save_checkpoint(state: TrainState, run: Path) -> Path:
+    """Write run/checkpoint-N for the N epochs finished, and remove older ones (rl/run/retention.py)."""
+    target = run / f"checkpoint-{state.epoch}"
+    with new_folder(target) as folder:
+        ranks.save_tensors(state.trainable(), folder, "trainable")
+        if state.critic is not None:
+            save_file(state.critic.state_dict(), folder / "critic.safetensors")
+        moments = state.optimizer.state_dict()["state"]
+        entries = [(f"{i}.{key}", value) for i, entry in moments.items() for key, value in entry.items()]
+        ranks.save_tensors({key: value for key, value in entries if value is not None}, folder, "optimizer")
+        cuda = {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {}
+        save_file({"cpu": torch.get_rng_state(), **cuda}, folder / "rng.safetensors")  # for dropout
+        counters = {name: getattr(state, name) for name in COUNTERS}
+        (folder / "state.json").write_text(json.dumps(counters) + "\n")
+    retention.prune(run, state)
+    return target
+
+
+@ranks.holders_only
+def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: str, stats: dict) -> None:
+    """Write run/epoch_N: the adapter in PEFT's files (or the whole model), its run's settings, stats and tokenizer."""
+    with new_folder(run / f"epoch_{state.epoch}") as folder:
+        if lora.lora_layers(state.model):
+            lora.save_adapter(state.model, folder, base_model)
+        else:
+            full_finetuning.save(state.model, tokenizer, folder)
+        (folder / "training_stats.json").write_text(json.dumps(stats, indent=2) + "\n")
+        shutil.copy(run / "config.json", folder / "training_config.json")  # for eval.py
+        copy_tokenizer(tokenizer, folder)
+
+
+def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Copy the tokenizer's files, and the generation settings, into a folder."""
+    for name in (*TOKENIZER_FILES, "generation_config.json"):
+        if (tokenizer.folder / name).is_file():
+            shutil.copy(tokenizer.folder / name, folder / name)

@@ -1,0 +1,102 @@
+"""Digests of what a run begins from: base's weights, data=, files of tasks, code. A resumed run compares them.
+
+Other weights, data, tasks or a changed reference adapter would make another run of it: they are refused. Other code, or
+another torch, may be meant: it is printed.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envs import scorer
+from envs.prompt_file import ENDINGS
+from models.weights import resolve
+from rl.config.refusals import one_line
+from rl.run.files import read_json, sha256, verify, write_text
+from rl.tasks import file_of, mixture
+
+ROOT = Path(__file__).parents[2]
+BLOCK = 2**20
+MOST_BYTES = 2**30  # of the weights that are read; of larger ones evenly spaced blocks
+TASK_FILES = (".data", ".scripts")  # options of environments that name a file or folder
+
+
+def origin(cfg: Any) -> dict[str, Any]:
+    """Return the digests of what this run begins from."""
+    return {
+        "weights": digest(resolve(cfg.model).glob("*.safetensors")),
+        "data": sha256(Path(cfg.data)) if cfg.data else "",
+        "tasks": task_files(cfg),
+        "torch": torch.__version__,
+        "code": code(),
+    }
+
+
+def code() -> dict[str, str]:
+    """Return a digest of each file of ours that a run may execute, by its name."""
+    rooms = [path for room in ("lora", "models", "rl", "envs") for path in (ROOT / room).rglob("*.py")]
+    return {path.relative_to(ROOT).as_posix(): sha256(path)[:16] for path in sorted([ROOT / "train.py", *rooms])}
+
+
+def task_files(cfg: Any) -> dict[str, str]:
+    """Return a digest of each file or folder that the environments' options name, by the option and its value."""
+    options = {f"{env}.{key}": value for env in mixture(cfg.env) for key, value in vars(getattr(cfg, env)).items()}
+    paths = {f"{key}={value}": Path(value) for key, value in options.items() if value and key.endswith(TASK_FILES)}
+    prompts = {key: value for key, value in options.items() if key.endswith(".prompt")}
+    paths |= {f"{key}={value}": Path(value) for key, value in prompts.items() if value.endswith(ENDINGS)}
+    scorers = {key: scorer.file_of(value) for key, value in options.items() if key.endswith(".match")}
+    paths |= {f"{key}={options[key]}": Path(path) for key, path in scorers.items() if path}
+    if cfg.system_prompt:
+        paths |= file_of(cfg.system_prompt)
+    return {word: digest(path.rglob("*") if path.is_dir() else [path]) for word, path in paths.items()}
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """Return a sha256 of the names, sizes and content of files; above MOST_BYTES in all, of every n-th block of BLOCK
+    bytes."""
+    files = sorted(path for path in paths if path.is_file())
+    step = -(-sum(path.stat().st_size for path in files) // MOST_BYTES) or 1
+    found = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        found.update(f"{path.name} {size}\n".encode())
+        with open(path, "rb") as file:
+            for at in range(0, size, step * BLOCK):
+                file.seek(at)
+                found.update(file.read(BLOCK))
+    return found.hexdigest()
+
+
+def write(cfg: Any, run: Path) -> None:
+    """Write run/origin.json."""
+    write_text(run / "origin.json", json.dumps(origin(cfg), indent=1) + "\n")
+
+
+def check(cfg: Any, run: Path) -> None:
+    """Compare with run/origin.json. Raise ValueError if weights, data or reference differ; print what else does."""
+    if (run / "reference" / "manifest.json").is_file():
+        verify(run / "reference")
+    path = run / "origin.json"
+    if not path.is_file():
+        print(f"{path} is missing: whether weights, data and code are those of the run's beginning is not checked")
+        return
+    try:
+        before = read_json(path)
+        files, tasks, torch_before = dict(before["code"]), dict(before.get("tasks", {})), one_line(before["torch"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: damaged ({error}); without the file nothing is compared") from None
+    now = origin(cfg)
+    began = {f"model={cfg.model}": before.get("weights"), f"data={cfg.data}": before.get("data"), **tasks}
+    for word, found in {f"model={cfg.model}": now["weights"], f"data={cfg.data}": now["data"], **now["tasks"]}.items():
+        if began.get(word, found) != found:  # an option with another value is another setting
+            raise ValueError(f"resume={run}: {word} has changed since the run began; it must stay as it was")
+    if torch_before != now["torch"]:
+        print(f"torch is {now['torch']}, and was {torch_before} when the run began: numbers may differ")
+    changed = sorted(name for name in files.keys() | now["code"].keys() if files.get(name) != now["code"].get(name))
+    if changed:
+        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
+        print(f"code has changed since the run began: {one_line(', '.join(changed[:4]))}{more}")

@@ -1,0 +1,78 @@
+"""Full fine-tuning, lora.r=0: every weight of the model trains, and there is no frozen base.
+
+A bfloat16 weight has 8 significant bits, so a step of less than 1/512 of its size rounds to nothing: at lr=1e-5 AdamW
+would move one weight in six. So the optimizer steps on float32 copies ("master weights", Micikevicius et al. 2018,
+section 3.1), into which the gradients of the micro-batches are also added up, and the model's weights are these copies
+rounded. Checkpoints to resume from hold the copies; the model that `save` writes keeps its dtype.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models import CausalLM, Tokenizer
+from models.export import save_model
+from rl import ranks
+from rl.config.arguments import ArgumentError
+from rl.config.model_checks import asked_of_base
+from rl.ranks import saving
+from rl.run.state import TrainState
+
+
+def check(cfg: Any) -> None:
+    """Raise ArgumentError for settings that need a frozen base."""
+    if cfg.algorithm.reference:
+        raise ArgumentError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
+    for env, key, role in asked_of_base(cfg):
+        raise ArgumentError(f"{env}.{key}=model needs a frozen base as its {role}, which lora.r=0 trains away")
+    if cfg.quant != "none":
+        raise ArgumentError(f"quant={cfg.quant} freezes the weights that lora.r=0 trains; choose one of the two")
+    if cfg.resume_from:
+        raise ArgumentError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
+
+
+def train_all(model: CausalLM) -> None:
+    """Make every weight trainable, and print one line."""
+    model.requires_grad_(True)
+    copied = "" if model.lm_head.weight.dtype == torch.float32 else ", in float32 copies of the weights"
+    print(f"lora off: all {sum(p.numel() for p in model.parameters()):,} parameters train{copied}")
+
+
+def use_masters(state: TrainState) -> None:
+    """Make the optimizer step on a float32 copy of each of the model's parameters, and round it into the parameter. The
+    shares of rl/ranks/shard.py are such copies already."""
+    if ranks.here.shards is not None:
+        return
+    state.masters = {name: _master(p) for name, p in state.model.named_parameters()}
+    state.optimizer.param_groups[0]["params"] = list(state.masters.values())
+    state.optimizer.register_step_post_hook(lambda *_: round_masters(state))
+
+
+def _master(p: torch.nn.Parameter) -> torch.Tensor:
+    """Return a float32 copy of a parameter, to whose gradient each gradient of the parameter is moved."""
+    master = p.detach().float()
+
+    def move_gradient(p: torch.Tensor) -> None:
+        grad, p.grad = p.grad.float(), None
+        master.grad = grad if master.grad is None else master.grad.add_(grad)
+
+    p.register_post_accumulate_grad_hook(move_gradient)
+    return master
+
+
+@torch.no_grad()
+def round_masters(state: TrainState) -> None:
+    """Set the model's parameters to their float32 copies, rounded."""
+    for name, p in state.model.named_parameters():
+        p.copy_(state.masters[name])
+
+
+def save(model: CausalLM, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the whole model as a checkpoint that load_model reads."""
+    raw = json.loads((tokenizer.folder / "config.json").read_text())
+    if ranks.here.shards is None:
+        save_model(model, folder, raw, next(model.parameters()).dtype)
+    else:
+        saving.save_model(model, folder, raw, ranks.here.shards.dtype)

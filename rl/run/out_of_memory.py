@@ -1,0 +1,126 @@
+"""Answers to memory that runs out: smaller micro-batches in an update on a GPU, else one line of advice. Imported only
+then."""
+
+import gc
+import re
+from collections.abc import Callable
+from pathlib import Path
+from traceback import walk_tb
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from models.kernels import kernels
+from rl.batch import micro_batches
+from rl.config.model_checks import stored
+from rl.records import Batch
+from rl.run.memory_errors import is_out_of_memory, may_run_out
+from rl.run.state import TrainState
+
+PHASES = {  # file.function: the phase that its calls belong to, as in metrics.jsonl
+    "setup.start": "load",
+    "eval.evaluators_here": "load",
+    "paths.choose_threads": "trial",
+    "train.collect": "collect",
+    "train.score": "score",
+    "train.learn": "learn",
+    "evaluate.evaluate": "evaluate",
+    "results.play": "evaluate",
+    "data.evaluate_held_out": "evaluate",
+    "checkpoint.save_epoch": "save",
+    "checkpoint.save_checkpoint": "save",
+}
+
+
+def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, algo: ModuleType, cfg: Any) -> Any:
+    """Return what rl/update.py's `accumulate` does, in micro-batches of half the size, or half of that, and so on.
+
+    Gradients that the failed attempt left are dropped. The size that worked holds for the rest of the run. With dropout
+    (sft alone) the new attempt draws other masks. Raises ValueError, one line, if the forward and backward of a single
+    episode do not fit.
+    """
+    most = state.micro_tokens or cfg.micro_tokens
+    while True:
+        free(state)
+        pieces = _pieces(batch, most)
+        if pieces == len(batch.episodes):
+            longest = max(len(episode.ids_T) for episode in batch.episodes)
+            raise ValueError(
+                f"out of memory in the update of a single episode of up to {longest} tokens; {advice(cfg, 'episode')}"
+            )
+        while _pieces(batch, most) == pieces:
+            most //= 2
+        print(
+            f"out of memory in the update: again with micro_tokens={most}, the same gradient up to rounding", flush=True
+        )
+        state.micro_tokens = most
+        with may_run_out():
+            return accumulate(state, batch, algo, cfg)
+
+
+def free(state: TrainState) -> None:
+    """Drop all gradients, the memory that they and a failed forward held, and the engine that is kept."""
+    kernels.keep_copies(True)
+    state.optimizer.zero_grad(set_to_none=True)
+    state.model.zero_grad(set_to_none=True)
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _pieces(batch: Batch, micro_tokens: int) -> int:
+    return sum(1 for _ in micro_batches(batch, micro_tokens))
+
+
+def advice(cfg: Any, phase: str) -> str:
+    """Return which settings would need less memory in a phase; "episode": in the update of a single episode."""
+    updates, new = phase in ("learn", "episode"), not cfg.resume  # a resumed run keeps its model
+    quantised = cfg.quant != "none" or stored(cfg.model) != "none"
+    ways = {
+        "checkpoint=block keeps less of each layer for the backward": updates and cfg.checkpoint == "none",
+        f"micro_tokens below {cfg.micro_tokens} takes less": phase in ("score", "learn")
+        and cfg.micro_tokens > cfg.max_len,
+        f"rollout_batch_size below {cfg.rollout_batch_size} takes less": phase in ("collect", "evaluate"),
+        "products=plain makes no copies of float32 weights, and of 16 bits smaller ones than mkl": phase == "trial"
+        and cfg.products != "plain",
+        "quant=nf4 stores the base in 4.5 bits a weight": new and not quantised and cfg.lora.r > 0,
+        "dtype=bfloat16 halves the base": new and cfg.dtype == "float32",
+        "lora.r=16 trains adapters, without moments of every weight": new and cfg.lora.r == 0,
+        f"max_len below {cfg.max_len} takes less": updates or phase in ("collect", "score", "evaluate"),
+    }
+    return "; ".join(
+        [*(way for way, helps in ways.items() if helps), "train.py plan=true prints what each phase needs"]
+    )
+
+
+def explained(error: Exception, cfg: Any = None, needs: str = "") -> str:
+    """Return one line about an allocation that failed: in which phase, how much was wanted, which settings need less,
+    and the error's notes on how the run goes on. Raise the error, which is being handled, again if it is another one.
+
+    cfg: the settings of train.py or eval.py; needs: the advice of a program without them.
+    """
+    if not is_out_of_memory(error):
+        raise
+    phase = phase_of(error)
+    wanted = re.search(r"[Tt]ried to allocate ([\d.]+) (\w+)", str(error))
+    size = f" ({in_gib(*wanted.groups())} more were wanted)" if wanted else ""
+    ways = advice(cfg, phase) if cfg else needs
+    said = [f"out of memory{phase and f' in {phase}'}{size}", ways, *getattr(error, "__notes__", [])]
+    return "; ".join(filter(None, said))
+
+
+def phase_of(error: BaseException) -> str:
+    """Return the innermost phase in which an error was raised, or ""."""
+    frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+    return phase_of_frames([f"{Path(code.co_filename).stem}.{code.co_name}" for code in frames])
+
+
+def phase_of_frames(names: list[str]) -> str:
+    """Return the innermost phase of calls "file.function", outermost first, or ""."""
+    return next((PHASES[name] for name in reversed(names) if name in PHASES), "")
+
+
+def in_gib(number: str, unit: str) -> str:
+    """Return a size as an allocator prints it, bytes as GiB."""
+    return f"{float(number) / 2**30:,.2f} GiB" if unit == "bytes" else f"{number} {unit}"

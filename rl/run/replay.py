@@ -1,0 +1,87 @@
+"""rollouts=FILE: repeat updates on the episodes that a run saved, so that a changed loss is judged in seconds.
+
+    python train.py algo=grpo rollouts=runs/x/episodes.jsonl epochs=4 eval_episodes=0
+
+With the settings of the run that played them, the updates are that run's own, bit for bit. Other epochs= would be
+another schedule of learning rates.
+"""
+
+import json
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from envs.http.wire import is_number
+from rl.records import Episode, Turn
+from rl.run.files import bounded_lines
+from rl.run.state import TrainState
+
+KINDS = {"env": str, "seed": int, "group": int, "outcome": str, "success": bool, "terminated": bool, "truncated": bool}
+KINDS |= {"metrics": dict, "infrastructure_failed": bool, "adapter_hash": str}
+
+
+def saved_episodes(state: TrainState, cfg: Any) -> list[Episode]:
+    """Return the saved episodes of the state's next epoch, and print a line if other weights sampled them."""
+    found = checked_episodes(state, cfg)
+    if found[0].adapter_hash != state.adapter_hash():
+        print(f"epoch {state.epoch + 1}: other weights sampled these episodes; its first ratios are not 1", flush=True)
+    return found
+
+
+def checked_episodes(state: TrainState, cfg: Any) -> list[Episode]:
+    """Return the saved episodes of the state's next epoch.
+
+    Raise ValueError, one line, for an epoch that the file lacks or has with another number of episodes, and for a
+    damaged line.
+    """
+    by_epoch = read(Path(cfg.rollouts), state.model.config.vocab_size)
+    epoch = state.epoch + 1
+    found = by_epoch.get(epoch, [])
+    if len(found) != cfg.episodes:
+        known = ", ".join(f"epoch {number} has {len(episodes)}" for number, episodes in sorted(by_epoch.items())[:3])
+        more = ", ..." if len(by_epoch) > 3 else ""
+        raise ValueError(
+            f"rollouts={cfg.rollouts}: epoch {epoch} needs episodes={cfg.episodes} and there are {len(found)} "
+            f"({known or 'the file is empty'}{more}); give the settings of the run that played them"
+        )
+    if all(episode.infrastructure_failed for episode in found):
+        raise ValueError(f"rollouts={cfg.rollouts}: the environments of all episodes of epoch {epoch} failed")
+    return found
+
+
+@cache
+def read(path: Path, vocabulary: int) -> dict[int, list[Episode]]:
+    """Return the episodes of each epoch of the file."""
+    by_epoch: dict[int, list[Episode]] = {}
+    for number, line in bounded_lines(path):
+        try:
+            record = json.loads(line)
+            by_epoch.setdefault(record.pop("epoch") + 0, []).append(_episode(record, vocabulary))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            what = str(error)[:200] or type(error).__name__
+            raise ValueError(f"rollouts={path}, line {number}: not an episode of a run ({what})") from None
+    return by_epoch
+
+
+def _episode(record: dict, vocabulary: int) -> Episode:
+    """Return the episode of a line. Raise ValueError, KeyError or TypeError if it is none."""
+    turns = [Turn(int(t["start"]), int(t["stop"]), float(t["reward"]), str(t["stop_reason"])) for t in record["turns"]]
+    wrong = [name for name, kind in KINDS.items() if not isinstance(record[name], kind)]
+    unknown = record.keys() - {f.name for f in fields(Episode)}
+    if wrong or unknown:
+        raise ValueError(f"wrong or unknown: {', '.join([*wrong, *sorted(unknown)])}")
+    if not all(0 <= record[name] < 2**53 for name in ("seed", "group")):
+        raise ValueError("seed and group must be from 0 to 2**53")
+    ids, mask, logprobs = record["ids_T"], record["action_mask_T"], [float(x) for x in record["logprobs_T"]]
+    if not len(ids) == len(mask) == len(logprobs):
+        raise ValueError("ids_T, action_mask_T and logprobs_T differ in length")
+    if not all(map(is_number, [*logprobs, *(turn.reward for turn in turns), *record["metrics"].values()])):
+        raise ValueError("a log-probability, reward or metric is not a number from -1e15 to 1e15")
+    if not all(isinstance(i, int) and 0 <= i < vocabulary for i in ids):
+        raise ValueError(f"ids_T has an id outside of the vocabulary of {vocabulary}")
+    edges = [0, *(edge for turn in turns for edge in (turn.start, turn.stop)), len(ids)]
+    sampled = [i for turn in turns for i in range(turn.start, turn.stop)] if edges == sorted(edges) else None
+    if sampled != [i for i, taken in enumerate(mask) if taken]:
+        raise ValueError("the turns are not the sampled tokens of action_mask_T")
+    return Episode(**{**record, "turns": turns, "logprobs_T": logprobs})

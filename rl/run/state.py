@@ -1,0 +1,47 @@
+"""Everything of a run that changes, in one record."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from models import CausalLM
+from rl.ppo import Critic
+from rl.run.health import weights_hash
+from rl.run.watch import Watch
+
+COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline", "micro_tokens")  # the plain numbers of a TrainState
+
+
+@dataclass
+class TrainState:
+    """The mutable state of a run. Sampling has none: its random numbers depend only on (seed, episode, turn, token).
+
+    A checkpoint saves it with the random number generator, but without the reference, which has its own folder.
+    """
+
+    model: CausalLM  # its trainable parameters
+    critic: Critic | None
+    optimizer: torch.optim.Optimizer
+    reference: str | None = None  # name of the frozen adapter that is the KL reference; None: the base
+    exact: str = "not tried"  # whether sampling and training gave the same bits at the start: "yes", or what differs
+    epoch: int = 0  # epochs finished
+    step: int = 0  # optimizer steps taken
+    groups: int = 0  # groups of tasks drawn so far; the next epoch continues there
+    kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
+    baseline: float | None = None  # reinforce's moving average of scores
+    micro_tokens: int = 0  # smaller than the configured number, once memory ran out; 0: that number
+    mid_epoch: bool = False  # some of the next epoch's optimizer steps are taken, and not all
+    resumed_from: int = -1  # epoch of the checkpoint that this process went on from
+    ahead: object = None  # ahead=1: rl/remote/ahead.py's Ahead, with the episodes that are being sampled; not saved
+    watch: Watch = field(default_factory=Watch)  # checks that the run does not learn nonsense; not saved
+    masters: dict[str, torch.Tensor] = field(
+        default_factory=dict
+    )  # float32 copies that train instead (rl/run/full_finetuning.py)
+
+    def trainable(self) -> dict[str, torch.Tensor]:
+        """Return the model's trainable parameters by name, or the float32 copies that train."""
+        return self.masters or {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def adapter_hash(self) -> str:
+        """Return a hash of the model's trainable weights, 16 hexadecimal digits."""
+        return weights_hash({name: p for name, p in self.model.named_parameters() if p.requires_grad})
