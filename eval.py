@@ -1,6 +1,7 @@
 """Success of a model or an adapter on held-out tasks: python eval.py adapter=runs/x
 
-An adapter plays what its run played (rl/judge/adapter_settings.py), and a run's folder means its best epoch; keys given here win.
+An adapter plays what its run played (rl/judge/adapter_settings.py), and a run's folder means its best epoch; keys given
+here win.
 Each task is played at the training temperature and greedily. Without adapter= the base model plays; several adapters by
 comma (`adapter=base,runs/x/epoch_10`) play the same tasks and are compared. With server= the model runs on a server
 (rl/remote/evaluation.py). docs/glossary.md explains the numbers; --help lists every key.
@@ -68,8 +69,8 @@ TRAINING = {
 
 
 def as_trained_words(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words after those of the adapters' runs: what these played (rl/judge/adapter_settings.py), base model and
-    quantisation (rl/judge/adapter_settings.py), and lines to print. A run's folder among the adapters becomes its best epoch's."""
+    """Return the words after those of the adapters' runs, and lines to print: what these runs played, base model and
+    quantisation (rl/judge/adapter_settings.py). A run's folder among the adapters becomes its best epoch's."""
     if arguments.wants_help(words):
         return words, []
     given = arguments.split(words)

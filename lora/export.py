@@ -1,4 +1,4 @@
-"""Fold adapters into the weights, measure what a cast of the folded weights loses, and write adapters as vLLM reads them.
+"""Fold adapters into the weights, measure what a cast of the result loses, and give adapters the form that vLLM reads.
 
 vLLM scales every layer by lora_alpha / r: it ignores PEFT's rank_pattern and alpha_pattern, and its --max-lora-rank is
 one of RANKS. So ranks are padded with zeros, which compute the same, and other scales go into B.

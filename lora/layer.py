@@ -55,8 +55,8 @@ class LoRALinear(nn.Module):
     @staticmethod
     def joint(x: torch.Tensor, layers: Sequence[nn.Module], again: tuple | None = None) -> tuple[torch.Tensor, ...]:
         """Return the output of each layer for x [..., in]: one product with all A factors, one with all frozen weights.
-        The layers are LoRALinear or, without an adapter, FrozenLinear. again: see lora/fused.py; with it, for x [N, in],
-        layers that fuse have one output, side by side."""
+        The layers are LoRALinear or, without an adapter, FrozenLinear. again: see lora/fused.py; with it, for x
+        [N, in], layers that fuse have one output, side by side."""
         bases = [layer.base_layer if isinstance(layer, LoRALinear) else layer for layer in layers]
         adapters = [layer.adapter if isinstance(layer, LoRALinear) else None for layer in layers]
         fuse = all(layer.fuses() for layer in layers if isinstance(layer, LoRALinear))

@@ -3,8 +3,8 @@
     base = Base(model, tokenizer, cfg)
     results = base.answer({slot: [(request, stream), ...], ...})     # of all waiting episodes together
 
-The base is the policy's weights with every adapter off, so training does not change it; rl/run/full_finetuning.py refuses lora.r=0
-for environments that need it. Its keys and values are in an engine of their own. Each request has its own random
+The base is the policy's weights with every adapter off, so training does not change it; so lora.r=0 is refused for
+environments that need it. Its keys and values are in an engine of their own. Each request has its own random
 stream: an answer depends neither on the requests beside it nor on when it is given.
 """
 

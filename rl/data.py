@@ -1,4 +1,4 @@
-"""Demonstrations for supervised fine-tuning: from a file, or from an environment's expert; and the loss on held-out ones.
+"""Demonstrations for supervised fine-tuning, from a file or an environment's expert; and the loss on held-out ones.
 
 A file is JSON Lines, a conversation or a prompt/answer pair in each, or rows of Parquet:
 

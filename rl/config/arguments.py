@@ -1,4 +1,4 @@
-"""From words `key=value` to dataclasses. rl/config/fields.py uses it for train.py and eval.py, rl/config/program.py for the others.
+"""From words `key=value` to dataclasses, for train.py and eval.py (fields.py) and for the other programs (program.py).
 
 A field's type says what it takes: bool, int, float, str, Literal["a", "b"], Positive[int], NotNegative[float], and any
 of them `| None`. The comment behind a field is its help text. A __post_init__ may raise ValueError for values that do

@@ -3,8 +3,8 @@
     [keys] = program.parse(sys.argv[1:], "merge.py", Keys, about=__doc__)
     keys, options = program.parse(words, "envs.serve", Keys, textcraft=Config)      # Config's keys are textcraft.NAME
 
-A field without a default must be given. rl/config/arguments.py has the types that a field may have. Imports the standard
-library, rl.arguments, rl.refusals and rl.help.
+A field without a default must be given. rl/config/arguments.py has the types that a field may have. Imports the
+standard library, and arguments.py, refusals.py and help.py beside it.
 """
 
 from dataclasses import MISSING, fields

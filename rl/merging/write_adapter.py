@@ -47,7 +47,8 @@ def write(
 ) -> int | None:
     """Write the adapter and the tokenizer into `folder`, read the adapter back and compare.
 
-    base, quant: of the model. vllm: give the adapter one rank and one scale before (lora/export.py), and return the rank.
+    base, quant: of the model. vllm: give the adapter one rank and one scale before (lora/export.py), and
+    return the rank.
     """
     rank, local = None, base == "tiny" or Path(base).is_dir()
     compute = lambda _path, block, *inputs: block(*inputs)  # noqa: E731

@@ -4,8 +4,8 @@ A block is a group of weights that is gathered and freed together; embedding, fi
 zero3 a block is whole while it computes; with zero2 from its first use until the end of the pass. The embedding's group
 is whole during a pass, because log-probabilities and the sampler read the head outside of the model's forward.
 
-Adapters and critic are whole on every rank: rl/ranks/gradients.py adds their gradients as for shard=ddp, and the frozen base
-is only gathered. So the bits are those of one rank. With lora.r=0 gradients are reduce-scattered, and each rank's
+Adapters and critic are whole on every rank: rl/ranks/gradients.py adds their gradients as for shard=ddp, and the frozen
+base is only gathered. So the bits are those of one rank. With lora.r=0 gradients are reduce-scattered, and each rank's
 optimizer has the float32 weights of its share alone.
 
 All ranks must gather together. So a pass is one of three:

@@ -1,8 +1,8 @@
 """ahead=1: a server samples the next epoch's episodes while this epoch is learned, so that neither side waits.
 
 An epoch's episodes are then from the weights before the last update; the first epoch's, also of a resumed run, from the
-present ones. The metric `staleness` counts the optimizer steps in between. rl/remote/off_policy.py corrects for what these
-changed as it does for what the server computes differently: by truncated importance weights, against log-probabilities
+present ones. The metric `staleness` counts the optimizer steps in between. rl/remote/off_policy.py corrects for what
+these changed as it does for what the server computes differently: by truncated importance weights, against log-probabilities
 of the present weights.
 """
 
