@@ -4,8 +4,8 @@
     python -m rl.explain runs/x 3 by=advantage tokens=20
 
 The update is repeated on the episodes that the run saved (rollouts=, rl/run/replay.py), from the newest checkpoint
-before it or from the run's start, over the epochs between; the run's folder stays as it is. So it is the run's own update,
-with the loss as the code has it now: after a change of the loss it shows what the change would have done.
+before it or from the run's start, over the epochs between; the run's folder stays as it is. So it is the run's own
+update, with the loss as the code has it now: after a change of the loss it shows what the change would have done.
 
 An episode's share of the gradient is g . G / G . G, for its own gradient g and the sum G of all, before the epoch's
 first optimizer step: the shares add up to 1, and one below 0 was overruled by the others.

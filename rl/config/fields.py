@@ -28,7 +28,7 @@ from rl.report import trackers
 from rl.run.resume import check_words, saved_settings
 from rl.tasks import mixture
 
-RECIPES = Path(__file__).parent.parent / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 ALGORITHMS = {"sft": "rl.sft", "reinforce": "rl.reinforce", "grpo": "rl.grpo", "ppo": "rl.ppo"}
 
 

@@ -4,7 +4,7 @@ import difflib
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-RECIPES = Path(__file__).parent.parent / "recipes"
+RECIPES = Path(__file__).parents[2] / "recipes"
 WANTED = {bool: "true or false", int: "a whole number", float: "a number from -1e15 to 1e15"}
 WANTED[str] = "at most 4,096 printable characters"
 LINE = 1000  # most characters of a printed message

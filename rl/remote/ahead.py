@@ -2,9 +2,8 @@
 
 An epoch's episodes are then from the weights before the last update; the first epoch's, also of a resumed run, from the
 present ones. The metric `staleness` counts the optimizer steps in between. rl/remote/off_policy.py corrects for what
-these changed as it does for what the server computes differently: by truncated importance weights, against log-probabilities
-of the present weights.
-"""
+these changed as it does for what the server computes differently: by truncated importance weights, against log-
+probabilities of the present weights."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
