@@ -1,7 +1,8 @@
 """Fine-tune a language-model agent: python train.py algo=ppo env=textcraft (--help lists every key).
 
-`main` starts a run; `run_epoch` is the loop's body: it collects episodes, scores them, takes optimizer steps and saves
-the adapter. The algorithm is a module with Config, advantages and loss: open rl/ppo.py and change it.
+`main` is a run and `run_epoch` is its loop's body: collect episodes, score them, learn from them, save, evaluate. The
+algorithm is a module with Config, advantages and loss: open rl/ppo.py and change it. rl/update.py takes the optimizer
+steps. The method in one file, without options, is examples/grpo.py.
 """
 
 if __name__ == "__main__":
@@ -10,90 +11,77 @@ if __name__ == "__main__":
 import sys
 import time
 from dataclasses import replace
-from typing import Any
 
 import lora
 from models import Tokenizer
-from rl.batch import add_values, make_batch, whiten_rewards
+from rl import kl
+from rl.batch import add_values, make_batch, policy_logprobs, whiten_rewards
 from rl.config.fields import Common, algorithm_module, parse
 from rl.curriculum import lesson
-from rl.data import demonstrations, evaluate_held_out
+from rl.data import Demonstrations, demonstrations, evaluate_held_out
 from rl.evaluate import describe, evaluate, progress_bar
 from rl.ranks import launch
 from rl.records import Batch, Episode
-from rl.reference import add_reference, next_kl_coef
 from rl.remote import ahead, off_policy
 from rl.report.runs import complete_records
 from rl.report.write import write_report
 from rl.rollout import rollout
-from rl.run import exits, setup, signals, watch
-from rl.run.checkpoint import save_checkpoint, save_epoch
-from rl.run.folder import claim
-from rl.run.log import Run, epoch_line, rollout_stats, token_stats
+from rl.run import exits, setup, signals
+from rl.run.log import rollout_stats, token_stats
 from rl.run.replay import saved_episodes
-from rl.run.retention import evaluation_missing, finished, last_line, to_evaluate, to_save
+from rl.run.run import Run
 from rl.run.state import TrainState
 from rl.tasks import make_tasks
 from rl.update import update
 
 
 def main(cfg: Common) -> None:
-    with claim(cfg) as (cfg, folder):
-        # 1. The model with its adapter, the critic, the optimizer: everything that changes is in `state`.
-        cfg, run, tokenizer, state, demos = setup.start(cfg, folder)
-        with exits.saved(state, folder):
-            if to_evaluate(state, cfg, folder) and evaluation_missing(cfg, folder, state.epoch):
-                evaluate_and_log(run, tokenizer, state, demos, cfg)
-            elif finished(state, cfg, folder):
-                print(f"nothing is left to do: {state.epoch} epochs and {state.step} steps are done; epochs=N goes on")
-            complete_records(run, state)
-            while not finished(state, cfg, folder):
-                run_epoch(run, tokenizer, state, demos, cfg)
-        print(last_line(state, cfg, folder))
+    # 1. Start: the model with its adapter, the critic, the optimizer. All that changes is in `state`.
+    with setup.started(cfg) as (run, tokenizer, state, demos):
+        if run.lacks_evaluation(state):
+            evaluate_and_log(run, tokenizer, state, demos)
+        elif run.finished(state):
+            print(f"nothing is left to do: {state.epoch} epochs and {state.step} steps are done; epochs=N goes on")
+        complete_records(run, state)
+        while not run.finished(state):
+            run_epoch(run, tokenizer, state, demos)
+        print(run.last_line(state))
 
 
-def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:
-    began = time.monotonic()
+def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None) -> None:
+    cfg, began = run.cfg, time.monotonic()
 
     # 2. Collect episodes: the agent's own, an expert's, or a file's.
-    episodes = collect(tokenizer, state, demos, cfg)
-    stats = (token_stats if demos else rollout_stats)(episodes)
-    run.end_phase("collect", stats["sampled_tokens"])
-    state.watch.collected(state, episodes, stats, cfg)
+    with run.phase("collect") as phase:
+        episodes = collect(tokenizer, state, demos, cfg)
+        stats = (token_stats if demos else rollout_stats)(episodes)
+        state.watch.collected(state, episodes, stats, cfg)
+        phase["tokens"] += stats["sampled_tokens"]
 
     # 3. Score them: rewards, the critic's values, the reference's log-probabilities, advantages.
-    batch = score(state, [episode for episode in episodes if not episode.infrastructure_failed], cfg)
-    run.end_phase("score", sum(len(episode.ids_T) for episode in batch.episodes))
+    with run.phase("score") as phase:
+        batch = score(state, [episode for episode in episodes if not episode.infrastructure_failed], cfg)
+        phase["tokens"] += sum(len(episode.ids_T) for episode in batch.episodes)
 
-    # A signal ends the run between optimizer steps, or after everything is saved.
-    with signals.held(), watch.replayable(state, run.folder, episodes, cfg):
+    with run.uninterrupted(state, episodes):
         # 4. Learn from them: optimizer steps on the adapter and the critic.
-        losses = learn(state, batch, cfg)
-        run.end_phase("learn", losses["trained_tokens"])
+        with run.phase("learn") as phase:
+            losses = learn(state, batch, cfg)
+            phase["tokens"] += losses["trained_tokens"]
 
         # 5. Log and save.
-        stats = {"epoch": state.epoch, "step": state.step, **stats, **losses, **batch.metrics}
-        stats |= {"left_out": len(episodes) - len(batch.episodes), "seconds": time.monotonic() - began}
-        stats |= state.watch.ended(state, stats, cfg)
-        run.metrics(stats)
-        if not (demos or cfg.rollouts):
-            run.episodes(state.epoch, episodes)
-        print(epoch_line(stats, cfg.epochs), flush=True)
-        if to_evaluate(state, cfg, run.folder) or to_save(state, cfg, stats):
-            save_epoch(state, run.folder, tokenizer, setup.base_name(cfg), stats)
-            save_checkpoint(state, run.folder)
-        run.end_phase("save")
+        with run.phase("save"):
+            run.end_epoch(state, tokenizer, episodes, batch, {**stats, **losses}, began)
 
     # 6. Evaluate.
-    if to_evaluate(state, cfg, run.folder):
-        evaluate_and_log(run, tokenizer, state, demos, cfg)
+    if run.evaluates(state):
+        evaluate_and_log(run, tokenizer, state, demos)
     run.log_phases(state.epoch, state.step)
     write_report(run, state.epoch, tokenizer, episodes, batch, cfg)
 
 
-def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> list[Episode]:
+def collect(tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None, cfg: Common) -> list[Episode]:
     """Return the epoch's episodes: played, demonstrated by experts, or read from data= or rollouts=."""
-    size = cfg.algorithm.group_size
     if demos:
         return demos.train
     if cfg.rollouts:
@@ -102,11 +90,14 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) ->
         return ahead.collect(tokenizer, state, cfg)
     if cfg.curriculum:
         cfg = lesson(cfg, state.epoch)
+    size = cfg.algorithm.group_size
     tasks = make_tasks(cfg, state.groups, cfg.episodes // size, size, "train", cfg.seed, cfg.order, cfg.max_samples)
     with progress_bar(len(tasks), f"epoch {state.epoch + 1} episodes") as progress:
         if cfg.algorithm.source == "demonstrations":
             return demonstrations(tokenizer, tasks, cfg, progress, state.model)
-        return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, state.exact == "yes")
+        # Where sampling computes what training does, the critic can read the states that sampling computed.
+        keep_hidden = cfg.algorithm.critic and state.exact == "yes"
+        return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, keep_hidden)
 
 
 def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
@@ -121,7 +112,8 @@ def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
         batch = add_values(batch, state.model, state.critic, micro_tokens)
     if cfg.algorithm.reference:
         with lora.use_adapter(state.model, state.reference):
-            batch = add_reference(batch, state.model, cfg.temperature, micro_tokens)
+            ref_logprobs_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
+        batch = replace(batch, ref_logprobs_N=ref_logprobs_N)
     batch = algorithm_module(cfg.algo).advantages(batch, cfg.algorithm)
     return off_policy.weighted(batch, cfg.sampler_clip) if cfg.sampler else batch
 
@@ -134,21 +126,24 @@ def learn(state: TrainState, batch: Batch, cfg: Common) -> dict:
     state.groups += cfg.episodes // cfg.algorithm.group_size
     state.baseline = batch.baseline
     if cfg.algorithm.reference:
-        losses["kl_coef"], state.kl_coef = state.kl_coef, next_kl_coef(batch, cfg.algorithm)
+        losses["kl_coef"] = state.kl_coef  # the one that this epoch's loss had
+        state.kl_coef = kl.next_kl_coef(batch, cfg.algorithm)
     return losses
 
 
-def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:
+def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None) -> None:
     """Evaluate on held-out tasks, sampled and greedily, and for sft on held-out demonstrations. Log and print."""
+    cfg = run.cfg
     prefix, results = f"epoch {state.epoch:>3}/{cfg.epochs}  ", []
-    if cfg.algorithm.source == "demonstrations":
-        results += evaluate_held_out(prefix, state.model, tokenizer, demos, cfg)
-        run.end_phase("evaluate")
-    if cfg.eval_episodes and not demos:
-        for result in evaluate(state.model, tokenizer, cfg, (cfg.temperature, 0.0), cfg.eval_split, cfg.eval_episodes):
-            run.end_phase("evaluate", result["sampled_tokens"])
-            results.append({"eval": result})
-            print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)
+    with run.phase("evaluate") as phase:
+        if cfg.algorithm.source == "demonstrations":
+            results += evaluate_held_out(prefix, state.model, tokenizer, demos, cfg)
+        if cfg.eval_episodes and not demos:
+            ways = (cfg.temperature, 0.0)
+            for result in evaluate(state.model, tokenizer, cfg, ways, cfg.eval_split, cfg.eval_episodes):
+                phase["tokens"] += result["sampled_tokens"]
+                results.append({"eval": result})
+                print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)
     run.metrics(*({"epoch": state.epoch, "step": state.step, **result} for result in results))
 
 

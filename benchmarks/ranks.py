@@ -29,7 +29,7 @@ from rl.config import program
 from rl.config.arguments import Positive
 from rl.config.fields import parse
 from rl.ranks import launch
-from rl.run.log import Run
+from rl.run.run import Run
 
 PER_EPOCH = ("collect", "score", "learn", "save")
 EVALUATIONS = 2  # of a measured run: before and after

@@ -6,7 +6,7 @@ sampled token gives its log-probability and its value.
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 
@@ -14,8 +14,6 @@ from models import CausalLM
 from models.logprob import token_logprobs
 from rl import ranks
 from rl.records import Batch, Episode
-
-PER_TOKEN = ("turn_N", "reward_N", "old_logprobs_N", "old_values_N", "ref_logprobs_N", "advantages_N", "returns_N")
 
 
 def make_batch(episodes: list[Episode]) -> Batch:
@@ -32,7 +30,10 @@ def make_batch(episodes: list[Episode]) -> Batch:
     if not episode:
         raise ValueError("none of the episodes has a sampled token; max_len must leave room behind their prompts")
     episode_N, turn_N, reward_N, old_logprobs_N = map(torch.tensor, (episode, turn, reward, logprob))
-    return _as_step(Batch(episodes, episode_N, turn_N, reward_N, old_logprobs_N, 0, 0, 0))
+    batch = Batch(episodes, episode_N, turn_N, reward_N, old_logprobs_N, 0, 0, 0)
+    return _as_step(
+        replace(batch, place_N=torch.arange(len(episode_N)), first_entropy=torch.full((len(episode_N),), torch.nan))
+    )
 
 
 def _as_step(batch: Batch) -> Batch:
@@ -43,18 +44,23 @@ def _as_step(batch: Batch) -> Batch:
 
 
 def select(batch: Batch, indices: list[int]) -> Batch:
-    """Return the batch of the given episodes, in that order. The totals stay those of the whole step."""
+    """Return the batch of the given episodes, in that order. The totals stay those of the whole step.
+
+    Every field whose name ends in _N has one entry per sampled token and every one in _B one per episode, so a new
+    field of a loss is cut with the others. Raise IndexError for one that has not as many entries as its name says.
+    """
     starts = torch.searchsorted(batch.episode_N, torch.arange(len(batch.episodes) + 1)).tolist()
     where_N = torch.tensor([n for i in indices for n in range(starts[i], starts[i + 1])], dtype=torch.long)
     counts = torch.tensor([starts[i + 1] - starts[i] for i in indices], dtype=torch.long)
-    tensors = {name: getattr(batch, name) for name in PER_TOKEN}
-    return replace(
-        batch,
-        episodes=[batch.episodes[i] for i in indices],
-        episode_N=torch.repeat_interleave(torch.arange(len(indices)), counts),
-        last_values_B=None if batch.last_values_B is None else batch.last_values_B[indices],
-        **{name: None if x is None else x[where_N] for name, x in tensors.items()},
-    )
+    cut = {}
+    for kind, chosen, size in (("_N", where_N, len(batch.episode_N)), ("_B", indices, len(batch.episodes))):
+        for name in (field.name for field in fields(batch) if field.name.endswith(kind)):
+            values = getattr(batch, name)
+            if values is not None and len(values) != size:
+                raise IndexError(f"Batch.{name} has {len(values)} entries, and the batch {size}")
+            cut[name] = None if values is None else values[chosen]
+    cut["episode_N"] = torch.repeat_interleave(torch.arange(len(indices)), counts)  # counted anew, from 0
+    return replace(batch, episodes=[batch.episodes[i] for i in indices], **cut)
 
 
 def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator[Batch]:
@@ -73,8 +79,8 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     """Yield pieces of whole episodes with at most micro_tokens ids each (or one longer episode), of about equal size.
 
     Groups are sorted by their longest episode. A group's episodes stay together, because a piece computes a shared
-    prompt once; the end of a piece can still split a group. More pieces than one come in pairs of about as many tokens,
-    the longest and the shortest episodes that remain: ranks take adjacent pieces, and should have as much to do.
+    prompt once; the end of a piece can still split a group. Pieces alternate long and short, so that neighbours cost
+    the same on two ranks.
     """
     groups, lengths, longest = [e.group for e in batch.episodes], [len(e.ids_T) for e in batch.episodes], {}
     for group, length in zip(groups, lengths, strict=True):
@@ -137,6 +143,16 @@ def forward(
 
 
 @torch.no_grad()
+def policy_logprobs(batch: Batch, model: CausalLM, temperature: float, micro_tokens: int) -> torch.Tensor:
+    """Return the log-probability [N] of each sampled token under the model's active adapter. All ranks must call it."""
+    logprobs_N = torch.zeros(len(batch.episode_N))
+    for piece in ranks.own(micro_batches(_numbered(batch), micro_tokens)):
+        logprobs_N[piece.place_N] = forward(piece, model, temperature).logprobs_N.float()
+    ranks.fill(logprobs_N)
+    return logprobs_N
+
+
+@torch.no_grad()
 def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tokens: int) -> Batch:
     """Return the batch with old_values_N and last_values_B: the critic's values before the update.
 
@@ -144,20 +160,24 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
     Hidden states that sampling kept save the pass over the model, which would give the same bits; then they are freed.
     """
     old_values_N, last_values_B = torch.zeros(len(batch.episode_N)), torch.zeros(len(batch.episodes))
-    # These fields carry each entry's index through micro_batches, to write results back in order.
-    index = replace(batch, old_values_N=torch.arange(len(old_values_N)), last_values_B=torch.arange(len(last_values_B)))
-    for piece in ranks.own(micro_batches(index, micro_tokens)):
+    for piece in ranks.own(micro_batches(_numbered(batch), micro_tokens)):
         goes_on_B = torch.tensor([len(e.ids_T) > e.turns[-1].stop for e in piece.episodes])
         if not goes_on_B.any() and all(e.hidden for e in piece.episodes):
             hidden_ND = torch.cat([hidden for e in piece.episodes for hidden in e.hidden])
         else:
             hidden_ND, last_BD, _ = _hidden(piece, model)
-            last_values_B[piece.last_values_B] = torch.where(goes_on_B, critic(last_BD).cpu(), 0.0)
-        old_values_N[piece.old_values_N] = critic(hidden_ND).cpu()
+            place_B = batch.episode_N[piece.place_N].unique_consecutive()
+            last_values_B[place_B] = torch.where(goes_on_B, critic(last_BD).cpu(), 0.0)
+        old_values_N[piece.place_N] = critic(hidden_ND).cpu()
     for episode in batch.episodes:
-        episode.hidden = ()
+        episode.hidden = []
     ranks.fill(old_values_N, last_values_B)
     return replace(batch, old_values_N=old_values_N, last_values_B=last_values_B)
+
+
+def _numbered(batch: Batch) -> Batch:
+    """Return the batch with its own numbering in place_N, by which the results of its pieces are put together."""
+    return replace(batch, place_N=torch.arange(len(batch.episode_N)))
 
 
 def _hidden(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -126,11 +126,15 @@ def equal_groups(scores_B: Tensor, group_B: Tensor) -> Tensor:
 
 
 def leave_one_out(scores_B: Tensor, group_B: Tensor) -> Tensor:
-    """Return the mean score of the *other* episodes in each one's group (Kool et al. 2019, eq. 5); alone, its own."""
+    """Return the mean score of the *other* episodes in each one's group (Kool et al. 2019, eq. 5); alone, its own.
+
+    A group of exactly equal scores has exactly that mean, so that score - mean is 0 and not a rounding error.
+    """
     _, index_B, count_groups = torch.unique(group_B, return_inverse=True, return_counts=True)
     total_groups = scores_B.new_zeros(len(count_groups)).index_add_(0, index_B, scores_B)
     others_B = count_groups[index_B] - 1
-    return torch.where(others_B > 0, (total_groups[index_B] - scores_B) / others_B.clamp(min=1), scores_B)
+    means_B = (total_groups[index_B] - scores_B) / others_B.clamp(min=1)
+    return torch.where(equal_groups(scores_B, group_B) | (others_B == 0), scores_B, means_B)
 
 
 def overlong_penalty(tokens_B: Tensor, limit: int, cache: int) -> Tensor:

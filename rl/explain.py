@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 
 import train
 from models import Tokenizer
-from rl.batch import forward, micro_batches, select
+from rl.batch import forward, micro_batches, policy_logprobs, select
 from rl.config import arguments, checks, fields, program
 from rl.config.arguments import ArgumentError, Positive
 from rl.records import Batch
@@ -63,14 +63,15 @@ class Explained:
 def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Any]:
     """Repeat the update of an epoch. Return it with the run's tokenizer and settings."""
     with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
-        cfg, _, tokenizer, state, _ = setup.start(*start_before(run, epoch, Path(temporary) / "run"))
+        repeated, tokenizer, state, _ = setup.start(*start_before(run, epoch, Path(temporary) / "run"))
+        cfg = repeated.cfg
         while state.epoch < epoch - 1:
             train.learn(state, scored(train, state, cfg), cfg)
-        batch = scored(train, state, cfg)
-        before_N = logprobs(state, batch, cfg)
+        batch, micro_tokens = scored(train, state, cfg), state.micro_tokens or cfg.micro_tokens
+        before_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
         norm_B, share_B = gradient_shares(state, batch, cfg)
         stats = train.learn(state, batch, cfg)
-        after_N = logprobs(state, batch, cfg)
+        after_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
     return Explained(batch, before_N, after_N, norm_B, share_B, stats, same_weights(state, run)), tokenizer, cfg
 
 
@@ -97,16 +98,6 @@ def scored(train: Any, state: TrainState, cfg: Any) -> Batch:
     """Return the batch of the state's next epoch, ready to learn from."""
     episodes = train.collect(None, state, None, cfg)
     return train.score(state, [e for e in episodes if not e.infrastructure_failed], cfg)
-
-
-@torch.no_grad()
-def logprobs(state: TrainState, batch: Batch, cfg: Any) -> torch.Tensor:
-    """Return the batch's log-probabilities under the state's weights."""
-    found_N = torch.zeros(len(batch.episode_N))
-    index = replace(batch, returns_N=torch.arange(len(batch.episode_N)))  # carries each entry's place
-    for piece in micro_batches(index, state.micro_tokens or cfg.micro_tokens):
-        found_N[piece.returns_N] = forward(piece, state.model, cfg.temperature).logprobs_N.float()
-    return found_N
 
 
 def gradient_shares(state: TrainState, batch: Batch, cfg: Any) -> tuple[torch.Tensor, torch.Tensor]:

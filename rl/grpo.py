@@ -50,6 +50,10 @@ class Config(kl.Config):
     critic: ClassVar[bool] = False
     entropy_grad: ClassVar[bool] = False
 
+    @property
+    def drops_zero_advantage(self) -> bool:
+        return not self.reference and self.target_kl is None  # KL has a gradient there, and target_kl measures it
+
     def __post_init__(self):
         super().__post_init__()
         if self.group_size < 2:

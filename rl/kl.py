@@ -29,6 +29,12 @@ class Config:
     def reference(self) -> bool:
         return self.kl_coef > 0
 
+    @property
+    def drops_zero_advantage(self) -> bool:
+        """Whether the loss of a token with advantage 0 has no gradient, so that the update may leave out episodes of
+        nothing else. A loss with a term beside the policy gradient must say False, or its term vanishes there."""
+        return False
+
     def __post_init__(self):
         if self.kl_target is not None and self.kl_coef == 0:
             raise ValueError("kl_target adapts kl_coef, which must be above 0 to begin with")
@@ -52,3 +58,16 @@ def in_loss(batch: Batch, cfg: Config) -> torch.Tensor:
 def measured(batch: Batch) -> torch.Tensor | None:
     """Return KL of the trained policy per token [N], as a metric: k3, which is never negative."""
     return None if batch.ref_logprobs_N is None else kl_estimate(batch.logprobs_N, batch.ref_logprobs_N, "k3")
+
+
+def next_kl_coef(batch: Batch, cfg: Config) -> float:
+    """Return the next epoch's kl_coef (Ziegler et al. 2019, section 2.2): higher if the epoch's KL was above kl_target.
+
+    An epoch of n episodes multiplies it by at most 1 +- 0.2 * min(1, n / kl_horizon). The factors compound: in
+    kl_horizon episodes, of one epoch or of several, to between 0.8 and exp(0.2) = 1.22.
+    """
+    if cfg.kl_target is None or not len(batch.episodes):
+        return batch.kl_coef
+    kl = (batch.old_logprobs_N - batch.ref_logprobs_N).mean().item()
+    error = min(max(kl / cfg.kl_target - 1, -0.2), 0.2)
+    return batch.kl_coef * (1 + error * min(1.0, len(batch.episodes) / cfg.kl_horizon))

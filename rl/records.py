@@ -1,5 +1,6 @@
 """The records that the stages pass on: T tokens of an episode, N sampled tokens of a batch, B episodes of a batch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -34,7 +35,8 @@ class Episode:
     metrics: dict[str, float] = field(default_factory=dict)  # the environment's own measurements, at the end
     infrastructure_failed: bool = False  # the environment failed, not the agent; left out of the update
     adapter_hash: str = ""  # of the weights that sampled it
-    hidden = ()  # [n, D] each: states before its sampled tokens, if sampling kept them; no field, so never written
+    # [n, D] each: the states before its sampled tokens, if sampling kept them; freed once the critic has read them
+    hidden: list[torch.Tensor] = field(default_factory=list, metadata={"saved": False})
 
     @property
     def score(self) -> float:
@@ -47,11 +49,13 @@ class Episode:
         self.action_mask_T += [0 if logprobs is None else 1] * len(ids)
         self.logprobs_T += [0.0] * len(ids) if logprobs is None else logprobs
 
-    def append_turn(self, ids: list[int], logprobs: list[float], stop_reason: str, hidden=()) -> None:
+    def append_turn(
+        self, ids: list[int], logprobs: list[float], stop_reason: str, hidden: Sequence[torch.Tensor] = ()
+    ) -> None:
         """Append a turn's sampled ids; its reward is set by the environment's step."""
         self.turns.append(Turn(len(self.ids_T), len(self.ids_T) + len(ids), 0.0, stop_reason))
         self.append(ids, logprobs)
-        self.hidden = [*self.hidden, *hidden]
+        self.hidden += hidden
 
 
 @dataclass
@@ -78,11 +82,13 @@ class Batch:
     ref_logprobs_N: torch.Tensor | None = None  # under the reference policy
     advantages_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None  # targets of values_N
+    place_N: torch.Tensor | None = None  # int64: index of the entry in the epoch's whole batch
+    first_entropy: torch.Tensor | None = None  # float32, indexed by place_N: entropy_N when an update first met the
+    # entry, NaN until then. One tensor for all pieces of an epoch; the update writes into it, the report reads it
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
-    learned_tokens: int = 0  # how many of total_tokens are in a forward pass
+    learned_tokens: int = 0  # how many of total_tokens are in a forward pass; metrics divide by it, losses do not
     metrics: dict[str, float] = field(default_factory=dict)  # of how it was made, for the epoch's line
-    entropies: dict[int, list] = field(default_factory=dict)  # by id(episode), as first trained
 
     @property
     def turn_first_N(self) -> torch.Tensor:

@@ -45,6 +45,10 @@ class Config(kl.Config):
     def entropy_grad(self) -> bool:
         return self.entropy_coef != 0
 
+    @property
+    def drops_zero_advantage(self) -> bool:
+        return not (self.reference or self.entropy_grad) and self.target_kl is None
+
     def __post_init__(self):
         super().__post_init__()
         if self.baseline == "leave_one_out" and self.group_size < 2:

@@ -28,6 +28,7 @@ class Config:
     critic: ClassVar[bool] = False
     reference: ClassVar[bool] = False
     entropy_grad: ClassVar[bool] = False
+    drops_zero_advantage: ClassVar[bool] = False
     target_kl: ClassVar[float | None] = None
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rl.reference import add_reference
 from test_lora import adapted_model
 
 import lora
@@ -21,7 +22,6 @@ from rl.batch import (
 )
 from rl.ppo import Critic
 from rl.records import Episode, Turn
-from rl.reference import add_reference
 
 TEMPERATURE = 0.7
 ALGORITHMS = {

@@ -15,9 +15,9 @@ from rl.ppo import Critic
 from rl.run import checkpoint
 from rl.run.checkpoint import save_checkpoint
 from rl.run.files import checkpoints, verify
-from rl.run.log import Run
 from rl.run.resume import forget_after, load_checkpoint, newest_checkpoint
 from rl.run.retention import KEEP
+from rl.run.run import Run
 from rl.run.state import TrainState
 from rl.update import make_optimizer
 

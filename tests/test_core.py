@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rl.reference import next_kl_coef
 
 from rl import core, grpo, kl, ppo, reinforce, sft
 from rl.batch import make_batch, micro_batches
 from rl.records import Batch, Episode, Turn
-from rl.reference import next_kl_coef
 
 
 def f64(*values) -> torch.Tensor:

@@ -19,7 +19,7 @@ from models.weights import TINY
 from rl.config import fields
 from rl.config.arguments import ArgumentError
 from rl.run import folder as claims
-from rl.run.log import Run
+from rl.run.run import Run
 
 ROOT = Path(__file__).parent.parent
 PARAMETERS = sum(x.numel() for x in load_file(TINY / "model.safetensors").values())

@@ -174,9 +174,14 @@ def together(work: Callable[[], T]) -> list[T]:
     try:
         result = work()
     except Exception as raised:
-        if here.shards is not None and here.shards.broken:
-            raise  # the others are in the midst of a pass over the model, and would not come here
         error = raised
+    return agreed(result, error)
+
+
+def agreed(result: T, error: Exception | None = None) -> list[T]:
+    """Return what every rank brings, in order. If one brings an error, all end as `together` says."""
+    if error is not None and here.shards is not None and here.shards.broken:
+        raise error  # the others are in the midst of a pass over the model, and would not come here
     outcomes = gathered((result, None if error is None else type(error).__name__))
     failed = next((rank for rank, (_, name) in enumerate(outcomes) if name), None)
     if failed == here.rank:

@@ -6,10 +6,11 @@ them up to nodes of that tree, exchange these and add the rest, each for itself.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,23 +18,12 @@ from torch import Tensor
 from models.random import fold_all
 from rl import ranks
 from rl.ranks import pace
-from rl.run.memory_errors import may_run_out
+from rl.run.memory_errors import is_from_cuda
 
-SHARES = (
-    8  # parts of a step (rl/ranks/gradients.py), and so the most ranks that give the same bits as one; a power of two
-)
+SHARES = 8  # parts of a step, and so the most ranks that give the same bits as one; a power of two
 LARGE = 2**30  # bytes
 
-
-def adds_in_place(size: int, one_gpu: bool) -> bool:
-    """Return whether gradients of so many bytes are added as they come, whatever reduce= is."""
-    return size > LARGE or one_gpu
-
-
-def most_held(pieces: int) -> int:
-    """Return the most sums of gradients that one rank holds when it begins with a piece, if it adds in a tree: of the
-    parts before, and of the same part if that has several pieces."""
-    return (min(pieces, SHARES) - 1).bit_length() + (pieces > SHARES)
+T = TypeVar("T")
 
 
 @dataclass
@@ -45,52 +35,94 @@ class Node:
     grads: list[Tensor | None]
 
 
-def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast: bool = False) -> list:
-    """Do `work(number, piece)`, which adds a piece's gradients to the parameters', for all pieces of an optimizer step.
-    Return the results in the order of the pieces, and leave the sum of the gradients on every rank.
+class Step(Generic[T]):
+    """The pieces of one optimizer step. Iterate over (number, piece) of those that this rank computes, and append a
+    result for each; after the block of `summed` the results are those of all pieces, in order."""
 
-    fast: add gradients as they come, and those of the ranks by an all-reduce. It needs no copies of gradients and sends
-    less, but numbers of ranks differ by rounding. Gradients of more than LARGE bytes are added so in any case, and
-    those of a single GPU, of which no bits are promised.
-    Raises torch.OutOfMemoryError on every rank if it is raised on one.
+    def __init__(self, pieces: list[T], parameters: list[Tensor]):
+        self.pieces, self.parameters = pieces, parameters
+        self.results: list = []
+        self.nodes: list[Node] = []
+        world = ranks.here.world
+        one_gpu = world == 1 and any(p.is_cuda for p in parameters)
+        self.in_place = adds_in_place(sum(4 * p.numel() for p in parameters), one_gpu)
+        parts = world if self.in_place else max(SHARES, 1 << (world - 1).bit_length())
+        # The parts of each rank, each with the numbers of its pieces.
+        self.parts = [
+            [(part, ranks.share(len(pieces), part, parts)) for part in ranks.share(parts, rank, world)]
+            for rank in range(world)
+        ]
+
+    def __iter__(self) -> Iterator[tuple[int, T]]:
+        for part, numbers in self.parts[ranks.here.rank]:
+            for number in numbers:
+                if ranks.here.shards is not None:
+                    ranks.here.shards.begin_piece()
+                yield number, self.pieces[number]
+            # The part's gradients leave the parameters, so that the next part's are added up apart from them.
+            push(self.nodes, Node(0, part, [p.grad for p in self.parameters]))
+            for p in self.parameters:
+                p.grad = None
+
+    def counts(self) -> list[int]:
+        """Return how many pieces each rank computes."""
+        return [sum(len(numbers) for _, numbers in parts) for parts in self.parts]
+
+
+@contextmanager
+def summed(pieces: Iterable[T], parameters: list[Tensor]) -> Iterator[Step[T]]:
+    """Context of an optimizer step: after it, the parameters' gradients are the sums over all pieces, on every rank.
+
+        with summed(micro_batches, parameters) as step:
+            for number, micro in step:
+                loss.backward()
+                step.results.append(...)
+
+    Raises torch.OutOfMemoryError on every rank if memory runs out on one.
     """
-    pieces, (rank, world), shards = list(pieces), (ranks.here.rank, ranks.here.world), ranks.here.shards
+    shards = ranks.here.shards
     if shards is not None:
-        parameters = shards.replicated(parameters)  # the others have been reduced by their own backward
-    fast = fast or adds_in_place(
-        sum(4 * p.numel() for p in parameters), world == 1 and any(p.is_cuda for p in parameters)
-    )
-    parts = world if fast else max(SHARES, 1 << (world - 1).bit_length())
-
-    def taken(rank: int) -> list[range]:
-        """Return the numbers of the pieces of each part that a rank takes."""
-        return [ranks.share(len(pieces), part, parts) for part in ranks.share(parts, rank, world)]
-
-    def own() -> tuple[list, list[Node]]:
-        results, nodes, most = [], [], max(sum(map(len, taken(other))) for other in range(world))
-        rounds = nullcontext(work) if shards is None else shards.rounds(work, most, parameters)
-        with rounds as do, pace.measured("a micro-batch of an update") as units:
-            units += [len(numbers) for numbers in taken(rank)]
-            for part, numbers in zip(ranks.share(parts, rank, world), taken(rank), strict=True):
-                results += [do(i, pieces[i]) for i in numbers]
-                push(nodes, Node(0, part, [p.grad for p in parameters]))
-                for p in parameters:
-                    p.grad = None
-        return results, nodes
-
-    if world == 1:
-        results, nodes = own()
-    else:
-        found = ranks.together(partial(_unless_out_of_memory, own, nodes := []))
-        if None in found:
-            raise torch.OutOfMemoryError(f"out of memory on rank {found.index(None)}")
-        results = [result for part in found for result in part]
+        parameters = shards.replicated(parameters)  # the others are reduced by their own backward
+    step, error = Step(list(pieces), parameters), None
+    try:
+        with pace.measured("a micro-batch of an update") as units:
+            units += [step.counts()[ranks.here.rank]]
+            if shards is not None:
+                shards.begin_step(max(step.counts()))
+            yield step
+            if shards is not None:
+                shards.end_step(parameters)
+    except Exception as raised:
+        if ranks.here.world == 1:
+            raise
+        if shards is not None and isinstance(raised, torch.OutOfMemoryError):
+            raise RuntimeError(str(raised)) from None  # the others cannot repeat the step with smaller pieces
+        error = raised
+    if ranks.here.world > 1:
+        ran_out = error is not None and is_from_cuda(error)
+        of_ranks = ranks.agreed(None if ran_out else step.results, None if ran_out else error)
+        if None in of_ranks:
+            raise torch.OutOfMemoryError(f"out of memory on rank {of_ranks.index(None)}")
+        step.results = [result for results in of_ranks for result in results]
         if not parameters:
-            return results
-        nodes = reduced(nodes, parameters) if fast else exchanged(nodes, parameters)
-    for p, grad in zip(parameters, nodes[0].grads, strict=True):
+            return
+        step.nodes = (reduced if step.in_place else exchanged)(step.nodes, parameters)
+    for p, grad in zip(parameters, step.nodes[0].grads, strict=True):
         p.grad = grad
-    return results
+
+
+def adds_in_place(size: int, one_gpu: bool) -> bool:
+    """Return whether gradients of so many bytes are added as they come, and those of the ranks by an all-reduce.
+
+    That needs no copies, but numbers of ranks differ by rounding. One GPU promises no bits in any case.
+    """
+    return size > LARGE or one_gpu
+
+
+def most_held(pieces: int) -> int:
+    """Return the most sums of gradients that one rank holds when it begins with a piece, if it adds in a tree: of the
+    parts before, and of the same part if that has several pieces."""
+    return (min(pieces, SHARES) - 1).bit_length() + (pieces > SHARES)
 
 
 @contextmanager
@@ -103,14 +135,6 @@ def same_masks(dropout: float, key: tuple[int, int, int], device: torch.device) 
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(int(fold_all([key])))
         yield
-
-
-def _unless_out_of_memory(own: Callable, nodes: list[Node]) -> list | None:
-    """Return the results of `own`, with its nodes in `nodes`; None if memory runs out."""
-    with may_run_out():
-        results, nodes[:] = own()
-        return results
-    return None
 
 
 def push(nodes: list[Node], node: Node) -> None:

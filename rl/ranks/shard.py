@@ -18,7 +18,7 @@ All ranks must gather together. So a pass is one of three:
 import gc
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -140,30 +140,22 @@ class Shards:
             self.announces = False
         self._end()
 
-    @contextmanager
-    def rounds(self, work: Callable, most: int, parameters: list[torch.Tensor]) -> Iterator[Callable]:
-        """Context that yields `work`, which does a forward and a backward, for this rank's pieces; at its end the rank
-        does dummy rounds up to `most`, which leave no gradient in `parameters`."""
+    def begin_step(self, most: int) -> None:
+        """Begin the forwards and backwards of an optimizer step: `most` of them on every rank."""
         self._begin()
-        done = 0
-
-        def prepare() -> None:
-            nonlocal done
-            done += 1
-            if self.trains and not self.zero3:  # zero3 has no room for gradients of all weights
-                self.model.set_requires_gradient_sync(done == most)
-
-        def one(*args) -> Any:
-            prepare()
-            try:
-                return work(*args)
-            except torch.OutOfMemoryError as error:  # the others cannot repeat the step with smaller pieces
-                raise RuntimeError(str(error)) from None
-
+        self.most, self.done = most, 0
         self.broken = True
-        yield one
-        while done < most:
-            prepare()
+
+    def begin_piece(self) -> None:
+        """Announce one forward and backward."""
+        self.done += 1
+        if self.trains and not self.zero3:  # zero3 has no room for gradients of all weights
+            self.model.set_requires_gradient_sync(self.done == self.most)
+
+    def end_step(self, parameters: list[torch.Tensor]) -> None:
+        """Do dummy passes where other ranks have more pieces. They leave no gradient in `parameters`."""
+        while self.done < self.most:
+            self.begin_piece()
             self._dummy(backward=True)
         for p in parameters:
             p.grad = None

@@ -11,8 +11,7 @@ from dataclasses import replace
 import torch
 from tqdm import tqdm
 
-from rl import ranks
-from rl.batch import forward, micro_batches, select
+from rl.batch import policy_logprobs, select
 from rl.config.fields import Common
 from rl.records import Batch
 from rl.run.state import TrainState
@@ -20,19 +19,13 @@ from rl.run.state import TrainState
 FAR = 0.5  # nats per token by which an episode's log-probabilities may differ on average: another adapter's do by more
 
 
-@torch.no_grad()
 def recomputed(batch: Batch, state: TrainState, cfg: Common, micro_tokens: int) -> Batch:
     """Return the batch with the trainer's log-probabilities as old_logprobs_N, and the `remote_*` metrics of it.
 
     Episodes whose log-probabilities are FAR from these were not sampled by these weights; they are left out. Raise
     ValueError if all are.
     """
-    own_N = torch.zeros(len(batch.episode_N))
-    # The field carries each entry's index through micro_batches, to write results back in order.
-    index = replace(batch, ref_logprobs_N=torch.arange(len(batch.episode_N)))
-    for piece in ranks.own(micro_batches(index, micro_tokens)):
-        own_N[piece.ref_logprobs_N] = forward(piece, state.model, cfg.temperature).logprobs_N.float()
-    ranks.fill(own_N)
+    own_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
     gaps_N = (own_N - batch.old_logprobs_N).abs()
     sums_B = gaps_N.new_zeros(len(batch.episodes)).index_add_(0, batch.episode_N, gaps_N)
     far_B = sums_B / torch.bincount(batch.episode_N, minlength=len(sums_B)) > FAR

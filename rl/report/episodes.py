@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from models import Tokenizer
-from rl import ranks
 from rl.records import Batch, Episode
 from rl.stats import jeffreys, rate_interval
 
@@ -40,9 +39,9 @@ def learned(batch: Batch) -> dict[int, Learned]:
         if values_N is not None:
             for e, values in zip(batch.episodes, values_N.split(counts), strict=True):
                 setattr(found[id(e)], name, values.tolist())
-    own = {i: batch.entropies[id(e)] for i, e in enumerate(batch.episodes) if id(e) in batch.entropies}
-    for i, entropies in (item for part in ranks.gathered(own) for item in part.items()):
-        found[id(batch.episodes[i])].entropies = entropies
+    for e, entropy_N in zip(batch.episodes, batch.first_entropy[batch.place_N].split(counts), strict=True):
+        if not entropy_N.isnan().any():
+            found[id(e)].entropies = entropy_N.tolist()
     return found
 
 
@@ -73,14 +72,6 @@ def _spread(pairs: list[tuple[int, Any]], size: int) -> list:
     if min((count for count, _ in pairs), default=0) < 0 or sum(count for count, _ in pairs) != size:
         raise ValueError(f"not {size} values")
     return [value for count, value in pairs for _ in range(count)]
-
-
-def note_entropies(batch: Batch) -> None:
-    """Remember the entropies of a piece's episodes that have none yet: those before the epoch's first optimizer step,
-    but for pieces of later steps."""
-    counts = [sum(e.action_mask_T) for e in batch.episodes]
-    for e, entropies_N in zip(batch.episodes, batch.entropy_N.detach().split(counts), strict=True):
-        batch.entropies.setdefault(id(e), entropies_N.tolist())
 
 
 def epoch_lines(tokenizer: Tokenizer, epoch: int, episodes: list[Episode], known: dict[int, Learned], room: int) -> str:

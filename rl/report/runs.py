@@ -13,7 +13,7 @@ from rl.report import page, paired
 from rl.report.episodes import BUDGET, epoch_lines, learned_before
 from rl.run import exits, replay, retention
 from rl.run.files import read_json, written
-from rl.run.log import Run
+from rl.run.run import Run
 from rl.run.state import TrainState
 from rl.tasks import mixture
 

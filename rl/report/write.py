@@ -6,7 +6,7 @@ from models import Tokenizer
 from rl.records import Batch, Episode
 from rl.report import page, progress, trackers
 from rl.report.episodes import BUDGET, epoch_lines, learned
-from rl.run.log import Run
+from rl.run.run import Run
 
 
 def write_report(run: Run, epoch: int, tokenizer: Tokenizer, episodes: list[Episode], batch: Batch, cfg: Any) -> None:

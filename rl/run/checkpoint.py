@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 import lora
 from models import Tokenizer
+from models.weights import TINY
 from rl import ranks
 from rl.run import full_finetuning, retention
 from rl.run.files import new_folder
@@ -54,3 +55,9 @@ def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     for name in (*TOKENIZER_FILES, "generation_config.json"):
         if (tokenizer.folder / name).is_file():
             shutil.copy(tokenizer.folder / name, folder / name)
+
+
+def base_name(model: str) -> str:
+    """Return the name of model= as PEFT can load the base from it: a folder's whole path, or the hub id."""
+    folder = TINY if model == "tiny" else Path(model)
+    return str(folder.resolve()) if folder.is_dir() else model

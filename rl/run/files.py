@@ -100,11 +100,12 @@ def append(path: Path, records: list[dict]) -> None:
 
 
 def plain(record: Any) -> dict:
-    """Return the fields of a dataclass, for JSON. dataclasses.asdict would also copy every number of every list. Raise
-    TypeError for anything else."""
+    """Return the fields of a dataclass, for JSON, without those whose metadata say {"saved": False}. Raise TypeError for
+    anything else."""
     if not is_dataclass(record):
         raise TypeError(f"{type(record).__name__} {record!r} is no JSON")
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    # dataclasses.asdict would also copy every number of every list.
+    return {field.name: getattr(record, field.name) for field in fields(record) if field.metadata.get("saved", True)}
 
 
 def read_json(path: Path) -> Any:

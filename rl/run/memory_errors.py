@@ -13,8 +13,13 @@ def may_run_out() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and not ("CUDA" in str(error) and is_out_of_memory(error)):
+        if not is_from_cuda(error):
             raise
+
+
+def is_from_cuda(error: BaseException) -> bool:
+    """Return whether a CUDA device had too little memory, so that smaller micro-batches may fit."""
+    return isinstance(error, torch.OutOfMemoryError) or ("CUDA" in str(error) and is_out_of_memory(error))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,82 +1,95 @@
 """The start of a run: model, tokenizer, adapter, critic, optimizer and folder, fresh or from a checkpoint."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import lora
 from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from models.decoder import checkpoint_blocks
-from models.weights import TINY
 from rl import data, ranks
 from rl.config import checks, fields
 from rl.config.fields import Common, Lora
 from rl.ppo import Critic
-from rl.run import digests, full_finetuning, resume
-from rl.run.checkpoint import save_checkpoint
+from rl.run import digests, exits, full_finetuning, resume
+from rl.run.checkpoint import base_name, save_checkpoint
 from rl.run.files import new_folder
-from rl.run.log import Run
+from rl.run.folder import claim
 from rl.run.replay import checked_episodes
 from rl.run.resume import copy_adapter
+from rl.run.run import Run
 from rl.run.state import TrainState
 from rl.targets import read_targets
 from rl.update import make_optimizer
 
 
-def start(cfg: Common, folder: Path) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
-    """Return (cfg, run, tokenizer, state, demos) for a run in this folder.
+@contextmanager
+def started(cfg: Common) -> Iterator[tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]]:
+    """Context of a run: (run, tokenizer, state, demos). Its folder is locked, and its state is saved on a signal.
 
-    cfg: the argument with these filled in: the folder in `out`, the number of demonstrations in `episodes`, settings of
-    the adapter that training starts from, `threads`, `products`. demos: the rl.data.Demonstrations of data=, or None.
+    A command whose out= names an unfinished run with the same settings goes on with it.
+    """
+    with claim(cfg) as (cfg, folder):
+        run, tokenizer, state, demos = start(cfg, folder)
+        with exits.saved(state, folder):
+            yield run, tokenizer, state, demos
+
+
+def start(cfg: Common, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
+    """Return (run, tokenizer, state, demos) for a run in this folder; demos are those of data=, or None.
+
+    run.cfg: the argument with these filled in: the folder in `out`, the number of demonstrations in `episodes`,
+    settings of the adapter that training starts from, `threads`, `products`.
     """
     run = Run(folder)
-    tokenizer = load_tokenizer(cfg.model, cfg.thinking)
-    tokenizer.prompt([{"role": "user", "content": "?"}])  # an unknown chat format fails before a folder is made
-    if cfg.resume:
-        checkpoint = resume.newest_checkpoint(Path(cfg.resume))
-    print(f"settings: {fields.describe_sources(cfg)}", flush=True)
-    demos = None
-    if cfg.data:
-        demos = data.load(cfg, tokenizer)
-        cfg = replace(cfg, episodes=len(demos.train))  # an epoch learns from all of them
-    torch.manual_seed(cfg.seed)
-    keep_memory()
-    model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, ranks.reader(cfg))
-    checks.check_model(cfg, model)
-    if cfg.lora.r:
-        cfg = replace(cfg, lora=adapt(model, cfg))
-    else:
-        full_finetuning.train_all(model)
+    with run.phase("load"):
+        tokenizer = load_tokenizer(cfg.model, cfg.thinking)
+        tokenizer.prompt([{"role": "user", "content": "?"}])  # an unknown chat format fails before a folder is made
+        checkpoint = resume.newest_checkpoint(Path(cfg.resume)) if cfg.resume else None
+        print(f"settings: {fields.describe_sources(cfg)}", flush=True)
+        demos = data.load(cfg, tokenizer) if cfg.data else None
+        if demos:
+            cfg = replace(cfg, episodes=len(demos.train))  # an epoch learns from all of them
+        torch.manual_seed(cfg.seed)
+        keep_memory()
+        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, ranks.reader(cfg))
+        checks.check_model(cfg, model)
+        if cfg.lora.r:
+            cfg = replace(cfg, lora=adapt(model, cfg))
+        else:
+            full_finetuning.train_all(model)
     algo_cfg = cfg.algorithm
-    run.end_phase("load")
-    exact, kind = ranks.chosen(choose_threads, model, cfg.threads, algo_cfg.source == "rollouts", cfg.products)
-    run.end_phase("trial")
-    cfg = replace(cfg, threads=torch.get_num_threads(), products=kind)  # a resumed run takes the same
-    print(f"threads: {torch.get_num_threads()}{exact and f'; exact: {exact}'}; ranks: {ranks.here.world}", flush=True)
-    critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
-    optimizer, reference = make_optimizer(model, critic, cfg), "reference" if cfg.resume_from else None
-    state = TrainState(model, critic, optimizer, reference, exact)
-    if cfg.checkpoint == "block":
-        checkpoint_blocks(model)
-    if not cfg.lora.r and cfg.dtype != "float32":
-        full_finetuning.use_masters(state)
-    state.kl_coef = algo_cfg.kl_coef if algo_cfg.reference else 0.0
-    if cfg.resume:
-        resume.go_on(state, checkpoint, cfg)
-    elif cfg.rollouts:
-        checked_episodes(state, cfg)  # before anything is written
-    cfg = run.begin(cfg)
-    state.watch.begin(state, tokenizer, cfg, folder)
-    if not cfg.resume:
-        if state.reference:
-            with new_folder(folder / "reference") as files:
-                lora.save_adapter(model, files, base_name(cfg), name="reference")
-        digests.write(cfg, folder)
-        save_checkpoint(state, folder)  # before anything is played, so that a killed run can go on
-    run.end_phase("load")
-    return cfg, run, tokenizer, state, demos
+    with run.phase("trial"):
+        plays = algo_cfg.source == "rollouts"
+        exact, products = ranks.chosen(choose_threads, model, cfg.threads, plays, cfg.products)
+    with run.phase("load"):
+        threads = torch.get_num_threads()
+        cfg = replace(cfg, threads=threads, products=products)  # a resumed run takes the same
+        print(f"threads: {threads}{exact and f'; exact: {exact}'}; ranks: {ranks.here.world}", flush=True)
+        critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
+        optimizer, reference = make_optimizer(model, critic, cfg), "reference" if cfg.resume_from else None
+        state = TrainState(model, critic, optimizer, reference, exact)
+        if cfg.checkpoint == "block":
+            checkpoint_blocks(model)
+        if not cfg.lora.r and cfg.dtype != "float32":
+            full_finetuning.use_masters(state)
+        state.kl_coef = algo_cfg.kl_coef if algo_cfg.reference else 0.0
+        if checkpoint:
+            resume.go_on(state, checkpoint, cfg)
+        elif cfg.rollouts:
+            checked_episodes(state, cfg)  # before anything is written
+        run.begin(cfg)
+        state.watch.begin(state, tokenizer, run.cfg, folder)
+        if not checkpoint:
+            if state.reference:
+                with new_folder(folder / "reference") as files:
+                    lora.save_adapter(model, files, base_name(cfg.model), name="reference")
+            digests.write(run.cfg, folder)
+            save_checkpoint(state, folder)  # before anything is played, so that a killed run can go on
+    return run, tokenizer, state, demos
 
 
 def adapt(model: CausalLM, cfg: Common) -> Lora:
@@ -97,9 +110,3 @@ def adapt(model: CausalLM, cfg: Common) -> Lora:
     for name in names if cfg.log == "debug" else ():
         print(f"  {name} <-> base_model.model.{name}.lora_A|B.weight")
     return settings
-
-
-def base_name(cfg: Common) -> str:
-    """Return the model's name as PEFT can load the base from it."""
-    folder = TINY if cfg.model == "tiny" else Path(cfg.model)
-    return str(folder.resolve()) if folder.is_dir() else cfg.model

@@ -1,0 +1,117 @@
+"""A run as train.py sees it: one object for its folder, its log, and what keeps it whole.
+
+The names here say what train.py needs; the modules beside this one say how: signals.py (what must not be cut short),
+watch.py (signs of nonsense), retention.py (what is evaluated, saved and kept), checkpoint.py and files.py.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from models import Tokenizer
+from models.kernels import kernels
+from rl import ranks
+from rl.config.fields import Common
+from rl.records import Batch, Episode
+from rl.run import phases, retention, signals, watch
+from rl.run.checkpoint import base_name, save_checkpoint, save_epoch
+from rl.run.files import append, plain, write_text
+from rl.run.log import epoch_line
+from rl.run.state import TrainState
+
+
+@dataclass
+class Run:
+    """The folder that a run writes into, locked by rl/run/folder.py, and the settings of the run."""
+
+    folder: Path
+    cfg: Common | None = None  # from `begin` on
+    phases: dict[str, dict] = field(default_factory=dict)  # those that are not yet logged
+
+    def begin(self, cfg: Common) -> None:
+        """Write config.json. The configuration gets the folder in `out`."""
+        print(f"run: {self.folder}", flush=True)
+        self.cfg = replace(cfg, out=str(self.folder))
+        write_text(self.folder / "config.json", json.dumps(asdict(self.cfg), indent=2) + "\n")
+
+    # ---- the log ----
+
+    def metrics(self, *records: dict) -> None:
+        """Append one line per record to metrics.jsonl."""
+        append(self.folder / "metrics.jsonl", list(records))
+
+    def episodes(self, epoch: int, episodes: list[Episode]) -> None:
+        """Append one line per episode to episodes.jsonl."""
+        append(self.folder / "episodes.jsonl", [{"epoch": epoch, **plain(episode)} for episode in episodes])
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[dict]:
+        """Context of a phase: its seconds, tokens and peak memory are counted; parts of one name add up.
+
+        Yields the record, to whose "tokens" the block adds.
+        """
+        new = {"seconds": 0.0, "tokens": 0, "peak_bytes": 0, "waited": 0.0}
+        phase, began = self.phases.setdefault(name, new), time.monotonic()
+        ranks.take_waited()  # what was waited between two phases belongs to neither
+        with phases.phase(name):
+            yield phase
+        phase["waited"] += ranks.take_waited()
+        phase["seconds"] += time.monotonic() - began
+        phase["tokens_per_second"] = phase["tokens"] / max(phase["seconds"], 1e-9)
+        phase["peak_bytes"] = max(phase["peak_bytes"], kernels.end_phase() or 0)
+
+    def log_phases(self, epoch: int, step: int) -> None:
+        """Append a line with the phases since the line before to metrics.jsonl. Print the peaks of the first line."""
+        self.metrics({"epoch": epoch, "step": step, "phases": ranks.with_busy_seconds(self.phases)})
+        if "load" in self.phases:
+            sizes = (f"{name} {phase['peak_bytes'] / 2**30:.2f}" for name, phase in self.phases.items())
+            print(f"peak memory in GiB: {', '.join(sizes)}", flush=True)
+        self.phases = {}
+
+    # ---- what train.py asks ----
+
+    def evaluates(self, state: TrainState) -> bool:
+        """Return whether the run evaluates at this epoch: before the first, after the last, every cfg.eval_every."""
+        return retention.to_evaluate(state, self.cfg, self.folder)
+
+    def lacks_evaluation(self, state: TrainState) -> bool:
+        """Return whether this epoch is one to evaluate, and the log lacks its evaluation, as after an interruption."""
+        return self.evaluates(state) and retention.evaluation_missing(self.cfg, self.folder, state.epoch)
+
+    def finished(self, state: TrainState) -> bool:
+        """Return whether all epochs or steps are taken, or patience= is exhausted. All ranks must call this."""
+        return retention.finished(state, self.cfg, self.folder)
+
+    def last_line(self, state: TrainState) -> str:
+        """Return the line at a run's end: its last epoch, why it ends early, and its best epoch by evaluation."""
+        return retention.last_line(state, self.cfg, self.folder)
+
+    # ---- the end of an epoch ----
+
+    @contextmanager
+    def uninterrupted(self, state: TrainState, episodes: list[Episode]) -> Iterator[None]:
+        """Context that a signal ends only between two optimizer steps, or after everything in it is saved.
+
+        If no gradient was finite, the episodes are saved, so that the update can be repeated.
+        """
+        with signals.held(), watch.replayable(state, self.folder, episodes, self.cfg):
+            yield
+
+    def end_epoch(
+        self, state: TrainState, tokenizer: Tokenizer, episodes: list[Episode], batch: Batch, stats: dict, began: float
+    ) -> None:
+        """Log and print the epoch, and save it if it is one to save. `began`: when it began, by time.monotonic."""
+        cfg = self.cfg
+        stats = {"epoch": state.epoch, "step": state.step, **stats, **batch.metrics}
+        stats |= {"left_out": len(episodes) - len(batch.episodes), "seconds": time.monotonic() - began}
+        stats |= state.watch.ended(state, stats, cfg)
+        self.metrics(stats)
+        if not (cfg.data or cfg.rollouts):  # these have the episodes already
+            self.episodes(state.epoch, episodes)
+        print(epoch_line(stats, cfg.epochs), flush=True)
+        if self.evaluates(state) or retention.to_save(state, cfg, stats):
+            save_epoch(state, self.folder, tokenizer, base_name(cfg.model), stats)
+            save_checkpoint(state, self.folder)
