@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from threading import Event
-from typing import Any
 
 from tqdm import tqdm
 
@@ -64,16 +63,28 @@ def rollouts(
     keep_hidden: bool = False,
 ) -> Iterator[list[Episode]]:
     """Yield the `rollout` at each temperature; several ranks play them side by side."""
-    ways = [partial(_play, model, tokenizer, cfg, at, sampler_hash(model), keep_hidden) for at in temperatures]
+    ways = [partial(play, model, tokenizer, cfg, at, sampler_hash(model), keep_hidden) for at in temperatures]
     yield from ranks.play(ways, tasks, progress)
 
 
-def _play(model, tokenizer, cfg: Common, temperature, weights: str, keep_hidden, tasks, progress) -> list[Episode]:
-    """Play this rank's tasks. weights: hash of the adapter that samples."""
-    limits = min(cfg.rollout_batch_size, len(tasks) or 1), cfg.max_len, lora.adapter_version(model)
-    engine = remote_engine(model, cfg, weights) if cfg.sampler else kernels.engine(Engine, model, *limits)
+def play(
+    model: CausalLM,
+    tokenizer: Tokenizer,
+    cfg: Common,
+    temperature: float,
+    adapter_hash: str,
+    keep_hidden: bool,
+    tasks: list[Task],
+    progress: tqdm,
+) -> list[Episode]:
+    """Play tasks in this process and return their episodes. adapter_hash: of the weights that sample."""
+    if cfg.sampler:
+        engine = remote_engine(model, cfg, adapter_hash)
+    else:
+        rows, version = min(cfg.rollout_batch_size, len(tasks) or 1), lora.adapter_version(model)
+        engine = kernels.engine(Engine, model, rows, cfg.max_len, version)
     engine.keep_hidden = keep_hidden and cfg.algorithm.critic
-    games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, weights)
+    games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, adapter_hash)
     try:
         games.start()
         while games.playing:
@@ -116,7 +127,7 @@ class _Games:
     steps: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) of slow environments, in order
     left: Event = field(default_factory=Event)  # set when the rollout ends
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MAX_THREADS))
-    base: Any = None  # rl.answer.Base with the waiting requests, made for the first one
+    base: Base | None = None  # with the waiting requests, made for the first one
 
     def start(self) -> None:
         """Start as many episodes as the engine has room for. Slots of a group that start together fork its prompt."""
@@ -201,9 +212,11 @@ class _Games:
 
 
 def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Common) -> list[int]:
-    """Append the environment's step to the episode and set the last turn's reward. Return the observation's ids, or []
-    if the episode is over: by the step, or because max_len has no room for the observation and a token more. After a
-    turn limit it is appended as well if a critic bootstraps from the state that it leads to."""
+    """Append the environment's step to the episode and set the last turn's reward.
+
+    Return the observation's ids; [] ends the episode: the step ended it, or max_len has no room for the observation and
+    one more token. After a turn limit the observation is appended too if a critic bootstraps from the state after it.
+    """
     ids, over, algo = [], step.terminated or step.truncated, cfg.algorithm
     if not over or (not step.terminated and algo.critic and algo.bootstrap):
         ids = tokenizer.follow_up(episode.ids_T[-1], [{"role": "user", "content": step.observation}])

@@ -1,11 +1,10 @@
 """From episodes to log-probabilities and gradients: neither packing nor order changes the results."""
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from rl.reference import add_reference
 from test_lora import adapted_model
 
 import lora
@@ -18,10 +17,11 @@ from rl.batch import (
     make_batch,
     micro_batches,
     optimizer_steps,
+    policy_logprobs,
     select,
 )
 from rl.ppo import Critic
-from rl.records import Episode, Turn
+from rl.records import Batch, Episode, Turn
 
 TEMPERATURE = 0.7
 ALGORITHMS = {
@@ -76,7 +76,8 @@ def prepared(name: str, model, critic, episodes, micro_tokens: int):
         batch = add_values(batch, model, critic, micro_tokens)
     if cfg.reference:
         with lora.adapters_off(model):
-            batch = add_reference(batch, model, TEMPERATURE, micro_tokens)
+            ref_logprobs_N = policy_logprobs(batch, model, TEMPERATURE, micro_tokens)
+        batch = replace(batch, ref_logprobs_N=ref_logprobs_N)
     return module.advantages(batch, cfg)
 
 
@@ -270,10 +271,28 @@ def test_values_before_the_update():
 def test_reference_logprobs_match_the_base(micro_tokens):
     model = make_model()
     with lora.adapters_off(model), torch.no_grad():
-        batch = add_reference(make_batch(EPISODES), model, TEMPERATURE, micro_tokens)
-        expected = forward(batch, model, TEMPERATURE).logprobs_N
-    torch.testing.assert_close(batch.ref_logprobs_N, expected.float(), atol=1e-6, rtol=0)
-    assert (batch.ref_logprobs_N - forward(batch, model, TEMPERATURE).logprobs_N).abs().max() > 0.1
+        batch = make_batch(EPISODES)
+        base_N = policy_logprobs(batch, model, TEMPERATURE, micro_tokens)
+        expected_N = forward(batch, model, TEMPERATURE).logprobs_N
+    torch.testing.assert_close(base_N, expected_N.float(), atol=1e-6, rtol=0)
+    assert (base_N - forward(batch, model, TEMPERATURE).logprobs_N).abs().max() > 0.1
+
+
+def test_a_new_field_is_cut_with_the_others_or_refused():
+    """A loss that adds a field per token must not get the whole batch's in each piece."""
+
+    @dataclass
+    class Bigger(Batch):
+        scores_of_a_judge_N: torch.Tensor | None = None
+        weight_B: torch.Tensor | None = None
+
+    batch = make_batch(EPISODES)
+    n = len(batch.episode_N)
+    bigger = Bigger(**vars(batch), scores_of_a_judge_N=torch.arange(n), weight_B=torch.arange(len(EPISODES)))
+    piece = select(bigger, [2, 0])
+    assert torch.equal(piece.scores_of_a_judge_N, piece.place_N) and piece.weight_B.tolist() == [2, 0]
+    with pytest.raises(IndexError, match="scores_of_a_judge_N has 3 entries"):
+        select(replace(bigger, scores_of_a_judge_N=torch.zeros(3)), [0])
 
 
 def check_the_value_gradient_stays_in_the_critic():

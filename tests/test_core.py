@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rl.reference import next_kl_coef
 
 from rl import core, grpo, kl, ppo, reinforce, sft
 from rl.batch import make_batch, micro_batches
+from rl.kl import next_kl_coef
 from rl.records import Batch, Episode, Turn
 
 
@@ -275,6 +275,14 @@ def test_leave_one_out():
         0,
     ]
     close(scores - core.leave_one_out(scores, group), wanted)
+
+
+def test_leave_one_out_of_equal_scores_is_exactly_zero():
+    """A rounding error there would be an advantage, and the group would learn from it."""
+    for score in (0.1, 1 / 3, 0.7, 1e-3):
+        for size in (3, 6, 7, 11):
+            scores = torch.full((size,), score)
+            assert (scores - core.leave_one_out(scores, torch.zeros(size, dtype=torch.long))).tolist() == [0.0] * size
 
 
 def test_groups_are_equal_only_exactly():

@@ -23,7 +23,7 @@ from models.truncation import truncated
 from rl import peaks, update
 from rl import rollout as rollouts
 from rl.config.fields import parse, resolve
-from rl.ranks import gradients as tree
+from rl.ranks.gradients import summed
 
 EACH_TRIAL = True
 
@@ -420,12 +420,10 @@ def test_checkpointed_blocks_have_equal_gradients(device, monkeypatch, tmp_path)
 def test_a_single_gpu_adds_gradients_in_place(device):
     """Bits that do not depend on the number of ranks are a CPU's; a tree would hold four gradients at once."""
     p, kept = torch.nn.Parameter(torch.zeros(3, device="cuda")), []
-
-    def work(number: int, _piece) -> None:
-        kept.append(p.grad is not None)
-        (p * number).sum().backward()
-
-    tree.accumulate(work, range(3), [p])
+    with summed(range(3), [p]) as step:
+        for number, _ in step:
+            kept.append(p.grad is not None)
+            (p * number).sum().backward()
     assert kept == [False, True, True] and p.grad.tolist() == [3, 3, 3]
 
 
@@ -433,7 +431,7 @@ def test_a_single_gpu_adds_gradients_in_place(device):
 def test_a_run_captures_each_step_once(device, monkeypatch, tmp_path):
     """Two epochs and two evaluations, each sampled and greedy: six rollouts of two temperatures."""
     monkeypatch.setattr(trial, "first_difference", lambda model: None)
-    played = device.watch(monkeypatch, rollouts, "_play")
+    played = device.watch(monkeypatch, rollouts, "play")
     words = "textcraft.max_turns=1", "epochs=2", "eval_episodes=4", "max_new_tokens=4"
     epoch(tmp_path, "algo=grpo", "grpo.group_size=4", *TEXTCRAFT, *words)
     assert len(played) == 6 and captured_steps(device) == 2

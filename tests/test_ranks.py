@@ -186,17 +186,18 @@ def test_masks_fork_the_generator_of_one_gpu_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 5, 8, 11])
-@pytest.mark.parametrize("fast", [False, True])
-def test_a_step_holds_as_many_sums_of_gradients_as_are_planned(pieces, fast):
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_step_holds_as_many_sums_of_gradients_as_are_planned(pieces, in_place, monkeypatch):
     p, held = torch.nn.Parameter(torch.zeros(1000)), []
-
-    def work(number: int, _piece) -> None:
-        held.append(live.live // 4000)
-        (p * number).sum().backward()
-
-    with LiveStorage() as live:
-        gradients.accumulate(work, range(pieces), [p], fast)
-    assert max(held) == (pieces > 1 if fast else gradients.most_held(pieces))
+    monkeypatch.setattr(gradients, "adds_in_place", lambda *_: in_place)
+    with LiveStorage() as live, gradients.summed(range(pieces), [p]) as step:
+        for number, piece in step:
+            assert number == piece
+            held.append(live.live // 4000)
+            (p * number).sum().backward()
+            step.results.append(number)
+    assert step.results == list(range(pieces))
+    assert max(held) == (pieces > 1 if in_place else gradients.most_held(pieces))
     assert p.grad.unique().tolist() == [sum(range(pieces))]
 
 

@@ -78,7 +78,7 @@ def started(tokenizer: Tokenizer, state: Any, cfg: Any, first: int) -> Sampling:
     sampler.in_use.clear()
     # This sends the adapter now, because its weights will change; an evaluation in between leaves it on the server.
     sampler.in_use.add(sampler.remote_engine(state.model, cfg, weights).name)
-    play = partial(rollout._play, state.model, tokenizer, cfg, cfg.temperature, weights, False)
+    play = partial(rollout.play, state.model, tokenizer, cfg, cfg.temperature, weights, False)
     pool, lines = ThreadPoolExecutor(1), playing.Lines(tqdm(disable=True))
     played = pool.submit(play, shares[ranks.here.rank], lines)
     pool.shutdown(wait=False)

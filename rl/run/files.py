@@ -100,7 +100,7 @@ def append(path: Path, records: list[dict]) -> None:
 
 
 def plain(record: Any) -> dict:
-    """Return the fields of a dataclass, for JSON, without those whose metadata say {"saved": False}. Raise TypeError for
+    """Return a dataclass's fields for JSON, without those whose metadata say {"saved": False}. Raise TypeError for
     anything else."""
     if not is_dataclass(record):
         raise TypeError(f"{type(record).__name__} {record!r} is no JSON")
