@@ -32,7 +32,7 @@ def make_batch(episodes: list[Episode]) -> Batch:
     episode_N, turn_N, reward_N, old_logprobs_N = map(torch.tensor, (episode, turn, reward, logprob))
     batch = Batch(episodes, episode_N, turn_N, reward_N, old_logprobs_N, 0, 0, 0)
     return _as_step(
-        replace(batch, place_N=torch.arange(len(episode_N)), first_entropy=torch.full((len(episode_N),), torch.nan))
+        replace(batch, place_N=torch.arange(len(episode_N)), first_entropy=torch.full((len(episode_N),), -1.0))
     )
 
 

@@ -11,6 +11,7 @@ from conftest import metrics_of, page_data, run_program
 from safetensors.torch import load_file
 
 import envs
+import rl.run.run
 import train
 from envs import textcraft
 from eval import as_trained_words
@@ -57,7 +58,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkey
     words = [f"algo={algo}", *(word.format(tmp=tmp_path) for word in RESUMED[name])]
     words += PLAYED * (algo != "sft")
     trained(f"out={tmp_path}/whole", "epochs=2", *words)
-    epochs, real = [], train.save_checkpoint
+    epochs, real = [], rl.run.run.save_checkpoint
 
     def cut(state, folder):  # dies after the second epoch's metrics are written and before its checkpoint is
         if state.epoch == 2:
@@ -65,7 +66,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkey
         epochs.append(state.epoch)
         return real(state, folder)
 
-    monkeypatch.setattr(train, "save_checkpoint", cut)
+    monkeypatch.setattr("rl.run.run.save_checkpoint", cut)
     with pytest.raises(KeyboardInterrupt):
         trained(f"out={tmp_path}/cut", "epochs=2", *words)
     assert epochs == [1]

@@ -40,7 +40,7 @@ def learned(batch: Batch) -> dict[int, Learned]:
             for e, values in zip(batch.episodes, values_N.split(counts), strict=True):
                 setattr(found[id(e)], name, values.tolist())
     for e, entropy_N in zip(batch.episodes, batch.first_entropy[batch.place_N].split(counts), strict=True):
-        if not entropy_N.isnan().any():
+        if not (entropy_N < 0).any():
             found[id(e)].entropies = entropy_N.tolist()
     return found
 
