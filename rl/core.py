@@ -86,23 +86,6 @@ def approximate_kl(logprobs_N: Tensor, old_logprobs_N: Tensor) -> Tensor:
     return kl_estimate(old_logprobs_N, logprobs_N, "k3")
 
 
-def learning_rate_factor(step: int, total: int, kind: str, warmup: int, min_ratio: float) -> float:
-    """Return the factor on the learning rate in optimizer step `step` of `total` (from 0).
-
-    Linear warm-up over `warmup` steps, then constant, or linear or cosine decay to min_ratio at the last step.
-    """
-    if step < warmup:
-        return (step + 1) / warmup
-    progress = min(1.0, (step - warmup) / max(1, total - 1 - warmup))
-    if kind == "constant":
-        return 1.0
-    if kind == "linear":
-        return 1.0 - (1.0 - min_ratio) * progress
-    if kind == "cosine":
-        return min_ratio + (1.0 - min_ratio) * 0.5 * (1.0 + math.cos(math.pi * progress))
-    raise ValueError(f"schedule {kind!r} is not one of constant, linear, cosine")
-
-
 def group_advantages(scores_B: Tensor, group_B: Tensor, divide_by_std: bool, eps: float = 1e-4) -> Tensor:
     """Return score - group mean (Shao et al. 2024, section 4.1.2), divided by (unbiased deviation + eps) if asked.
 
@@ -176,3 +159,20 @@ def aggregate(
     if kind in ("episode", "constant"):
         return loss_N.sum() / (total_episodes * (constant if kind == "constant" else 1))
     raise ValueError(f"aggregation {kind!r} is not one of token, sequence, episode, constant")
+
+
+def learning_rate_factor(step: int, total: int, kind: str, warmup: int, min_ratio: float) -> float:
+    """Return the factor on the learning rate in optimizer step `step` of `total` (from 0).
+
+    Linear warm-up over `warmup` steps, then constant, or linear or cosine decay to min_ratio at the last step.
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = min(1.0, (step - warmup) / max(1, total - 1 - warmup))
+    if kind == "constant":
+        return 1.0
+    if kind == "linear":
+        return 1.0 - (1.0 - min_ratio) * progress
+    if kind == "cosine":
+        return min_ratio + (1.0 - min_ratio) * 0.5 * (1.0 + math.cos(math.pi * progress))
+    raise ValueError(f"schedule {kind!r} is not one of constant, linear, cosine")

@@ -19,20 +19,6 @@ from rl.config.arguments import NotNegative, Positive
 from rl.records import Batch
 
 
-class Critic(nn.Module):
-    """Estimate values with a two-layer MLP on the policy's hidden states, [N, D] -> [N], float32. Starts at value 0."""
-
-    def __init__(self, width: int, hidden: int, device: str = "cpu"):
-        super().__init__()
-        self.up = nn.Linear(width, hidden, device=device)
-        self.down = nn.Linear(hidden, 1, device=device)
-        nn.init.zeros_(self.down.weight)
-        nn.init.zeros_(self.down.bias)
-
-    def forward(self, hidden_ND: torch.Tensor) -> torch.Tensor:
-        return self.down(torch.tanh(self.up(hidden_ND.float())))[:, 0]
-
-
 @dataclass(frozen=True)
 class Config(kl.Config):
     epochs: Positive[int] = 4  # passes over each epoch's episodes
@@ -104,3 +90,17 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
     metrics = {name: x.detach().sum().item() / batch.total_tokens for name, x in tokens.items() if x is not None}
     losses = {"loss": total, "policy_loss": policy, "value_loss": value, "entropy": entropy}
     return total, {**{name: x.item() for name, x in losses.items()}, **metrics}
+
+
+class Critic(nn.Module):
+    """Estimate values with a two-layer MLP on the policy's hidden states, [N, D] -> [N], float32. Starts at value 0."""
+
+    def __init__(self, width: int, hidden: int, device: str = "cpu"):
+        super().__init__()
+        self.up = nn.Linear(width, hidden, device=device)
+        self.down = nn.Linear(hidden, 1, device=device)
+        nn.init.zeros_(self.down.weight)
+        nn.init.zeros_(self.down.bias)
+
+    def forward(self, hidden_ND: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.tanh(self.up(hidden_ND.float())))[:, 0]
