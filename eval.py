@@ -38,6 +38,7 @@ from rl.ranks import launch
 from rl.remote import evaluation
 from rl.run import exits, retention, signals
 from rl.run.files import write_text
+from rl.run.phases import phase
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,14 @@ def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)
     keep_memory()
     for name in names:
-        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, ranks.reader(cfg))
-        ranks.chosen(choose_threads, model, cfg.threads, False, cfg.products)
+        with phase("load"):
+            dtype, read = getattr(torch, cfg.dtype), ranks.reader(cfg)
+            model = load_model(cfg.model, dtype, cfg.device, cfg.exact, cfg.quant, read)
+        with phase("trial"):
+            ranks.chosen(choose_threads, model, cfg.threads, False, cfg.products)
         if name != "base":
-            lora.load_adapter(model, Path(name))
+            with phase("load"):
+                lora.load_adapter(model, Path(name))
         yield name, partial(judge.play, model, tokenizer)
         del model
         kernels.keep_copies(True)  # drops copies of weights, and the engine that is kept for the next rollout

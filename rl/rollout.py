@@ -5,6 +5,7 @@ Tokens in, tokens out. An episode is one list of ids that only grows; sampled id
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -178,8 +179,12 @@ class _Games:
 
     def take_steps(self, wait: bool = False) -> None:
         """Take the finished steps of slow environments in the order they were started; with `wait`, at least one."""
-        while self.steps and (wait or self.steps[0][1].done()):
-            (slot, step), wait = self.steps.popleft(), False
+        if wait and self.steps:
+            ranks.here.waits_for_environments = True  # so that the heartbeat does not take this rank for hung
+            futures.wait([self.steps[0][1]])
+            ranks.here.waits_for_environments = False
+        while self.steps and self.steps[0][1].done():
+            slot, step = self.steps.popleft()
             self.take_step(slot, step.result)
 
     def take_step(self, slot: int, step: Callable[[], envs.Step]) -> None:

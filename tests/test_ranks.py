@@ -28,6 +28,7 @@ from rl.config.arguments import ArgumentError
 from rl.config.fields import parse
 from rl.ranks import gradients, heartbeat, pace, playing
 from rl.ranks import launch as start
+from rl.run.phases import phase
 from rl.run.watch import replayable
 from rl.tasks import Task
 
@@ -375,15 +376,28 @@ class NotedStore(SlowStore):
 
 
 def test_between_two_phases_a_rank_is_in_the_one_before(monkeypatch):
-    store, phases = NotedStore(), iter(["", "learn"])
+    store = NotedStore()
     monkeypatch.setattr(heartbeat, "TURN", 0.05)
-    monkeypatch.setattr("rl.run.out_of_memory.phase_of_frames", lambda _names: next(phases, ""))
     monkeypatch.setattr(ranks, "here", ranks.Here(rank=0, world=1, store=store))
     beating = heartbeat.Heartbeat()
-    while len(store.phases) < 3 and beating.thread.is_alive():
-        time.sleep(0.01)
+
+    def beats_until(last: str) -> None:
+        while store.phases[-1:] != [last] and beating.thread.is_alive():
+            time.sleep(0.01)
+
+    beats_until("start")
+    with phase("learn"):
+        beats_until("learn")
+    store.phases.clear()
+    beats_until("learn")
     beating.stop()
-    assert store.phases[:3] == ["start", "learn", "learn"] and store.phases[-1] == heartbeat.ENDED
+    assert set(store.phases[:-1]) == {"learn"} and store.phases[-1] == heartbeat.ENDED
+
+
+def test_an_error_carries_the_innermost_phase():
+    with pytest.raises(MemoryError) as raised, phase("collect"), phase("evaluate"):
+        raise MemoryError("too large")
+    assert raised.value.phase == "evaluate" and ranks.here.phase == ""
 
 
 def test_a_rank_that_joins_alone_ends_in_one_line(monkeypatch):

@@ -16,6 +16,7 @@ from rl.judge.adapter_settings import TRUNCATION
 from rl.records import Episode
 from rl.rollout import rollout
 from rl.run.files import read_json
+from rl.run.phases import phase
 from rl.stats import (
     DIFFERENCE,
     RATE,
@@ -40,7 +41,7 @@ def make_eval_tasks(cfg: Any, split: str, n: int, samples: int) -> list[Task]:
 
 def play(model: CausalLM, tokenizer: Tokenizer, cfg: Any, temperature: float, tasks: list[Task]) -> list[Episode]:
     """Return the episodes of a model in this process."""
-    with progress_bar(len(tasks), f"evaluate at temperature {temperature}") as progress:
+    with phase("evaluate"), progress_bar(len(tasks), f"evaluate at temperature {temperature}") as progress:
         return rollout(model, tokenizer, tasks, cfg, temperature, progress)
 
 

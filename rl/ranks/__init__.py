@@ -33,6 +33,7 @@ class Here:
     store: Any = None  # the torch.distributed store that they share; None if there is one rank
     waited: float = 0.0  # seconds spent waiting for others since `take_waited` was last called
     waiting: bool = False  # for others, now
+    waits_for_environments: bool = False  # now; they have time limits of their own
     phase: str = ""  # that this process is in; rl/run/phases.py sets it
     shards: Any = None  # rl/ranks/shard.py's of the model in use; None: the model is whole
     interrupt: Callable[[], None] = lambda: None  # raises Interrupted if a signal has come; rl/run/signals.py sets it

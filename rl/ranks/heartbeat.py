@@ -7,7 +7,6 @@ was to be waited for, hangs. Seconds are counted by this thread's own turns: a m
 
 import json
 import os
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -15,13 +14,11 @@ from typing import Any
 
 from rl import ranks
 from rl.run import resume
-from rl.run.out_of_memory import phase_of_frames
 
 TURN = 1.0  # seconds between two looks
 LIMIT = 45  # turns without a sign of life after which a rank is given up
 LEAST = 2e-3  # seconds of processor time in a turn that show that the main thread works
 ENDED = "ended"
-WAITS_FOR_WORLDS = "take_steps"  # of rl/rollout.py: environments over HTTP have time limits of their own
 
 
 class Heartbeat:
@@ -60,11 +57,10 @@ class Heartbeat:
         idle, used, seen, silent, phase = 0, 0.0, {}, [0] * self.world, "start"
         while not self.stopped.wait(TURN):
             self.turn += 1
-            names = _functions(self.main)
             before, used = used, time.clock_gettime(self.clock)
-            works = used - before > LEAST or ranks.here.waiting or WAITS_FOR_WORLDS in names
+            works = used - before > LEAST or ranks.here.waiting or ranks.here.waits_for_environments
             idle = 0 if works else idle + 1
-            phase = phase_of_frames(names) or phase  # between two phases: the one before
+            phase = ranks.here.phase or phase  # between two phases: the one before
             try:
                 self.store.set(f"beat {self.rank}", json.dumps({"turn": self.turn, "phase": phase, "pid": os.getpid()}))
                 if idle >= LIMIT:
@@ -86,16 +82,6 @@ class Heartbeat:
             line = f"rank {rank} (process {beat['pid']}) {why}{last_phase(self.store, rank)}; the run ends"
             ranks.say(line + how_to_resume(self.store))
         os._exit(1)
-
-
-def _functions(thread: threading.Thread) -> list[str]:
-    """Return "file.function" and "function" of each call that the thread is in, outermost first."""
-    frame, names = sys._current_frames().get(thread.ident), []
-    while frame is not None:
-        name = frame.f_code.co_name
-        names += [name, f"{os.path.basename(frame.f_code.co_filename).removesuffix('.py')}.{name}"]
-        frame = frame.f_back
-    return names[::-1]
 
 
 def _beat(store: Any, rank: int) -> dict | None:

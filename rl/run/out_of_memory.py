@@ -1,11 +1,8 @@
-"""Answers to memory that runs out: smaller micro-batches in an update on a GPU, else one line of advice. Imported only
-then."""
+"""Answers to memory that runs out: smaller micro-batches in an update on a GPU, else one line of advice."""
 
 import gc
 import re
 from collections.abc import Callable
-from pathlib import Path
-from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -17,20 +14,6 @@ from rl.config.model_checks import stored
 from rl.records import Batch
 from rl.run.memory_errors import is_out_of_memory, may_run_out
 from rl.run.state import TrainState
-
-PHASES = {  # file.function: the phase that its calls belong to, as in metrics.jsonl
-    "setup.start": "load",
-    "eval.evaluators_here": "load",
-    "paths.choose_threads": "trial",
-    "train.collect": "collect",
-    "train.score": "score",
-    "train.learn": "learn",
-    "evaluate.evaluate": "evaluate",
-    "results.play": "evaluate",
-    "data.evaluate_held_out": "evaluate",
-    "checkpoint.save_epoch": "save",
-    "checkpoint.save_checkpoint": "save",
-}
 
 
 def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, algo: ModuleType, cfg: Any) -> Any:
@@ -102,23 +85,12 @@ def explained(error: Exception, cfg: Any = None, needs: str = "") -> str:
     """
     if not is_out_of_memory(error):
         raise
-    phase = phase_of(error)
+    phase = getattr(error, "phase", "")  # the context of rl/run/phases.py has set it
     wanted = re.search(r"[Tt]ried to allocate ([\d.]+) (\w+)", str(error))
     size = f" ({in_gib(*wanted.groups())} more were wanted)" if wanted else ""
     ways = advice(cfg, phase) if cfg else needs
     said = [f"out of memory{phase and f' in {phase}'}{size}", ways, *getattr(error, "__notes__", [])]
     return "; ".join(filter(None, said))
-
-
-def phase_of(error: BaseException) -> str:
-    """Return the innermost phase in which an error was raised, or ""."""
-    frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
-    return phase_of_frames([f"{Path(code.co_filename).stem}.{code.co_name}" for code in frames])
-
-
-def phase_of_frames(names: list[str]) -> str:
-    """Return the innermost phase of calls "file.function", outermost first, or ""."""
-    return next((PHASES[name] for name in reversed(names) if name in PHASES), "")
 
 
 def in_gib(number: str, unit: str) -> str:

@@ -18,6 +18,7 @@ from rl.run import digests, exits, full_finetuning, resume
 from rl.run.checkpoint import base_name, save_checkpoint
 from rl.run.files import new_folder
 from rl.run.folder import claim
+from rl.run.phases import phase
 from rl.run.replay import checked_episodes
 from rl.run.resume import copy_adapter
 from rl.run.run import Run
@@ -88,7 +89,8 @@ def start(cfg: Common, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
                 with new_folder(folder / "reference") as files:
                     lora.save_adapter(model, files, base_name(cfg.model), name="reference")
             digests.write(run.cfg, folder)
-            save_checkpoint(state, folder)  # before anything is played, so that a killed run can go on
+            with phase("save"):
+                save_checkpoint(state, folder)  # before anything is played, so that a killed run can go on
     return run, tokenizer, state, demos
 
 
