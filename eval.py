@@ -134,7 +134,7 @@ def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]
     keep_memory()
     for name in names:
         with phase("load"):
-            dtype, read = getattr(torch, cfg.dtype), ranks.reader(cfg)
+            dtype, read = getattr(torch, cfg.dtype), launch.reader(cfg)
             model = load_model(cfg.model, dtype, cfg.device, cfg.exact, cfg.quant, read)
         with phase("trial"):
             ranks.chosen(choose_threads, model, cfg.threads, False, cfg.products)

@@ -22,7 +22,7 @@ from envs.requests import check_no_model
 from rl.config import arguments, program
 from rl.config.arguments import ArgumentError, NotNegative, Positive
 from rl.config.help import quiet_on_closed_pipe
-from rl.run import exits
+from rl.run import status
 
 QUIT = ("q", "quit", "exit")
 QUOTES = '"""'  # a line of these starts and ends a reply of several lines; within it, q and exit are ordinary text
@@ -46,7 +46,7 @@ def main(words: list[str]) -> None:
         check(keys, configs)
     except ValueError as error:
         arguments.fail("envs", error)
-    with exits.exits_cleanly("envs"), quiet_on_closed_pipe():
+    with status.ends_in_one_line("envs"), quiet_on_closed_pipe():
         made = {name: envs.make(name, **vars(config)) for name, config in zip(names_of(keys.env), configs, strict=True)}
         if keys.out:
             seeds, out = range(keys.seed, keys.seed + keys.demos), Path(keys.out)

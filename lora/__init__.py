@@ -8,22 +8,19 @@
 Imports nothing of models, envs or rl. Of the architecture it knows layer names: lm_head, and q, k, v, o_proj.
 """
 
-from importlib import import_module
+from lora.export import fold
+from lora.layer import LoRALinear, adapter_version, adapters_off, inject, lora_layers, use_adapter
+from lora.peft_files import load_adapter, read_adapter_config, save_adapter
 
-from lora.layer import LoRALinear, adapter_version, inject, lora_layers
-from lora.peft_files import save_adapter
-
-ON_DEMAND = {  # name: the file that it is imported from when it is used first
-    "adapters_off": "switching",
-    "fold": "folding",
-    "load_adapter": "loading",
-    "read_adapter_config": "config",
-    "use_adapter": "switching",
-}
-__all__ = ["LoRALinear", "adapter_version", "inject", "lora_layers", "save_adapter", *ON_DEMAND]
-
-
-def __getattr__(name: str):
-    if name not in ON_DEMAND:
-        raise AttributeError(f"module 'lora' has no attribute {name!r}")
-    return getattr(import_module(f"lora.{ON_DEMAND[name]}"), name)
+__all__ = [
+    "LoRALinear",
+    "adapter_version",
+    "adapters_off",
+    "fold",
+    "inject",
+    "load_adapter",
+    "lora_layers",
+    "read_adapter_config",
+    "save_adapter",
+    "use_adapter",
+]

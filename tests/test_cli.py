@@ -94,7 +94,7 @@ def test_what_a_closed_pipe_did_not_take_is_not_written_again():
     """Python would try it at its end, print that too, and end with status 120."""
     read, write = os.pipe()
     os.close(read)
-    code = "from rl.guard import ends\nwith ends.exits_cleanly('train.py'): print('a line', flush=True)"
+    code = "from rl.run import exits\nwith exits.exits_cleanly('train.py'): print('a line', flush=True)"
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=write, stderr=subprocess.PIPE, env=buffered)
     os.close(write)

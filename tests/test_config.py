@@ -371,12 +371,12 @@ def test_start_line_of_a_resumed_run_names_what_changes(tmp_path):
 
 
 def test_only_groups_in_use_are_loaded_and_present():
-    program = "from rl import config; import sys; names = 'rl.grpo', 'envs.os_interaction', 'rl.config.help'\n"
-    program += "for words in [], sys.argv[1:]: config.parse(['algo=ppo', *words]);"
+    program = "from rl.config import fields; import sys; names = 'envs.textcraft', 'envs.os_interaction'\n"
+    program += "for words in [], sys.argv[1:]: fields.parse(['algo=ppo', *words]);"
     program += " print(*(n for n in names if n in sys.modules))"
     command = [sys.executable, "-c", program, "grpo.clip=0.1", "env=os_interaction"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "\nrl.grpo envs.os_interaction\n"
+    assert done.stdout == "envs.textcraft\nenvs.textcraft envs.os_interaction\n"
     assert set(flatten(dataclasses.asdict(parse([])))) > {"ppo.clip", "textcraft.difficulty"}
     assert not hasattr(parse([]), "grpo") and hasattr(parse(["grpo.clip=0.1"]), "grpo")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rl import core, grpo, kl, ppo, reinforce, sft
-from rl.batch import make_batch, micro_batches
+from rl.batch import make_batch, micro_batches, whiten_rewards
 from rl.kl import next_kl_coef
 from rl.records import Batch, Episode, Turn
 
@@ -601,11 +601,11 @@ def test_dapo_s_overlong_penalty_is_in_the_score():
 
 def test_whitened_rewards():
     """The scores get deviation 1 and are not shifted; equal scores are not divided."""
-    batch = core.whiten_rewards(make_batch(EPISODES))
+    batch = whiten_rewards(make_batch(EPISODES))
     assert batch.scores_B.std().item() == pytest.approx(1.0)
     close(batch.reward_N, make_batch(EPISODES).reward_N / f64(1.5, 1, 2, -1, 1).std().item(), 1e-6)
     same = make_batch([played(0.3)] * 7)
-    assert same.scores_B.std() > 0 and core.whiten_rewards(same) is same, "rounding is no deviation"
+    assert same.scores_B.std() > 0 and whiten_rewards(same) is same, "rounding is no deviation"
 
 
 def test_sft_is_the_mean_negative_log_likelihood():

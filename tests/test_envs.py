@@ -409,8 +409,9 @@ def test_envs_imports_only_the_standard_library():
         "rl.config.program",
         "rl.config.refusals",
         "rl.config.help",
-        "rl.guard",
-        "rl.run.exits",
+        "rl.config",
+        "rl.run",
+        "rl.run.status",
         "rl.run.signals",
     }
     parser |= {"rl.ranks"}

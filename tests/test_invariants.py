@@ -18,7 +18,6 @@ import lora
 import train
 from models import load_model, load_tokenizer
 from models.logprob import token_logprobs
-from models.tiny import shape
 from models.weights import TINY
 from rl.batch import forward, make_batch
 from rl.config import fields as config
@@ -386,7 +385,7 @@ NAMES = {  # the name of the finding, of each check
 
 def test_every_check_is_made_in_every_epoch(tmp_path, monkeypatch):
     assert Epoch(tmp_path).all()["warnings"] == []
-    monkeypatch.setattr(shape, "same_shape", lambda folder: False)
+    monkeypatch.setattr(watch, "same_shape", lambda folder: False)
     for check, name in NAMES.items():
         with monkeypatch.context() as patch:
             patch.setattr(health, check, lambda *_: "planted")

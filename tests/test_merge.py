@@ -17,7 +17,6 @@ from torch import nn
 
 import lora
 import merge as program
-from lora import export
 from models import load_model, load_tokenizer
 from models.config import FAMILIES
 from models.export import both_layouts, save_model
@@ -355,14 +354,14 @@ def test_adapter_that_is_not_finite_is_refused(base, adapter, tmp_path, monkeypa
 
 
 def test_fold_that_differs_from_the_adapter_is_refused(base, adapter, tmp_path, monkeypatch, capsys):
-    real = export.fold
+    real = lora.fold
 
     def wrong_sign(block, **options):
         for _, layer in lora.lora_layers(block):
             layer.adapters["default"].scale *= -1
         return real(block, **options)
 
-    monkeypatch.setattr(export, "fold", wrong_sign)
+    monkeypatch.setattr(lora, "fold", wrong_sign)
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == 1
     assert "folded in float32, a log-probability is" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]

@@ -354,7 +354,7 @@ mutation("critic trains the policy", Tensor, "detach", test_batch.check_the_valu
     lambda right: lambda tensor: tensor
 )
 result(
-    "episodes without an advantage in the denominators", core, "drop_zero_advantage", NO_ADVANTAGE,
+    "episodes without an advantage in the denominators", batches, "drop_zero_advantage", NO_ADVANTAGE,
     lambda fewer, batch: counted_alone(fewer),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {"lora": set(), "models": set(), "envs": set(), "rl": {"lora", "models", "envs"}}
 PROGRAMS = {"train", "eval", "merge"}
 # What programs, which nobody imports, may use of rl.
-PARSER = {"rl.config.arguments", "rl.config.program", "rl.config.refusals", "rl.config.help", "rl.run.exits"}
+PARSER = {"rl.config.arguments", "rl.config.program", "rl.config.refusals", "rl.config.help", "rl.run.status"}
 RUNTIME = {"torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "tqdm", "einops", "triton"}
 # Only inside a function, where a user or a checkpoint asked for them; jinja2 comes with torch.
 OPTIONAL = {"wandb", "tensorboard", "trackio", "matplotlib", "jinja2", "pyarrow"}

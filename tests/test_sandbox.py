@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from conftest import no_hang
 
-import rl.config.fields
 from envs.__main__ import main as play_environment
 from envs.simulators import sandbox
 from envs.simulators.sandbox import Limits, Run, SandboxFailed, code_of, execute, jail, run
+from rl.config import fields
 
 ROOT = Path(__file__).parents[1]
 try:
@@ -480,17 +480,17 @@ def test_fewer_layers_than_the_minimum_are_refused(monkeypatch, capsys):
     monkeypatch.setattr(sandbox, "_current", TooWeak())
     with pytest.raises(SandboxFailed, match="cannot be isolated here"):
         execute("print(1)")
-    for program, words in ((rl.config.parse, ["env=affine"]), (play_environment, ["abd", "demos=1"])):
+    for program, words in ((fields.parse, ["env=affine"]), (play_environment, ["abd", "demos=1"])):
         with pytest.raises(SystemExit) as ending:
             program(words)
         line = capsys.readouterr().err
         assert ending.value.code == 2 and line.count("\n") == 1 and "sandbox=unsafe runs them" in line
     for words in (["sandbox=unsafe"], ["abd.sandbox=unsafe", "ded.sandbox=unsafe"]):
-        cfg = rl.config.parse(["env=affine", *words])
+        cfg = fields.parse(["env=affine", *words])
         assert cfg.abd.sandbox == cfg.ded.sandbox == "unsafe"
-    assert rl.config.parse(["env=textcraft", "sandbox=unsafe"]).env == "textcraft"  # runs no programs
+    assert fields.parse(["env=textcraft", "sandbox=unsafe"]).env == "textcraft"  # runs no programs
     with pytest.raises(SystemExit):
-        rl.config.parse(["env=abd", "sandbox=off"])
+        fields.parse(["env=abd", "sandbox=off"])
     assert "sandbox=off is not one of own, isolated, unsafe" in capsys.readouterr().err
 
 

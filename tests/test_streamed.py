@@ -330,9 +330,9 @@ def test_disk_that_fills_up_leaves_nothing(tmp_path):
 KILLED = """
 import os, signal
 from contextlib import contextmanager
-from models.checkpoints import writer
+from models import export
 
-real = writer.writer
+real = export.writer
 
 @contextmanager
 def killed(*args):
@@ -343,7 +343,7 @@ def killed(*args):
             write(key, rows)
         yield write_or_die
 
-writer.writer = killed
+export.writer = killed
 """
 
 

@@ -19,7 +19,7 @@ from envs.simulators.mysql import Database
 from rl.config import program
 from rl.config.arguments import NotNegative, Positive
 from rl.config.help import quiet_on_closed_pipe
-from rl.run import exits
+from rl.run import status
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Keys:
 def main(words: list[str]) -> None:
     """Run the program. Exit with 2 on a wrong word or file, with 1 if writing fails and with 130 on Ctrl-C."""
     [keys] = program.parse(words, "envs.db_bench", Keys, about=__doc__)
-    with exits.exits_cleanly("envs.db_bench"):
+    with status.ends_in_one_line("envs.db_bench"):
         found = read_entries(keys.data, single_skill=True) if keys.data else generate(keys)
         if keys.out:
             write(Path(keys.out), json.dumps(found, ensure_ascii=False, indent=1))

@@ -31,7 +31,7 @@ from envs.serve.access import Access, is_local, own_names
 from rl.config import arguments, program
 from rl.config.help import quiet_on_closed_pipe
 from rl.config.refusals import hint
-from rl.run import exits
+from rl.run import status
 
 RANGES = {"port": (0, 65535), "items_port": (0, 65535), "sessions": (1, 10**6), "idle": (1, 10**9)}
 RANGES |= {"samples": (1, 10**6), "client_sessions": (0, 10**6)}
@@ -107,7 +107,7 @@ def main(words: list[str]) -> None:
         running = servers(keys, options)
     except (ValueError, OSError) as error:
         arguments.fail("envs.serve", error)
-    with exits.exits_cleanly("envs.serve"), quiet_on_closed_pipe():
+    with status.ends_in_one_line("envs.serve"), quiet_on_closed_pipe():
         serve(keys, running)
 
 

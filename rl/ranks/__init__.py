@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -105,16 +105,6 @@ def own(pieces: Iterable[T]) -> Iterable[T]:
     pieces = list(pieces)
     mine = [pieces[i] for i in share(len(pieces), here.rank, here.world)]
     return mine if here.shards is None else here.shards.each(mine)
-
-
-def reader(cfg: Any) -> Callable | None:
-    """Return the argument `read` of models.load_model: None if each rank is to hold the whole model."""
-    here.shards = None
-    if cfg.shard == "ddp":
-        return None
-    from rl.ranks import shard
-
-    return partial(shard.read, cfg)
 
 
 def whole(tensor: Any) -> Any:

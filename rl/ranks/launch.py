@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,6 +75,16 @@ def number(cfg: Any, groups: int) -> int:
     if cfg.model != "tiny" or cfg.device != "cpu" or cfg.threads > 1 or cfg.rollouts or cfg.data:
         return 1
     return max(1, min(cores(), gradients.SHARES, groups))
+
+
+def reader(cfg: Any) -> Callable | None:
+    """Return the argument `read` of models.load_model: None if each rank is to hold the whole model."""
+    ranks.here.shards = None
+    if cfg.shard == "ddp":
+        return None
+    from rl.ranks import shard  # torch's FSDP loads slowly, and most runs hold the whole model
+
+    return partial(shard.read, cfg)
 
 
 def cores() -> int:

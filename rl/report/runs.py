@@ -38,12 +38,12 @@ class Keys:
 def main(words: Sequence[str]) -> None:
     folders = [Path(word) for word in words if "=" not in word and not arguments.wants_help([word])]
     named = [word for word in words if "=" in word or arguments.wants_help([word])]
-    [keys] = program.parse(named, "rl.report.write", Keys, about=ABOUT)
-    with exits.exits_cleanly("rl.report.write"):
+    [keys] = program.parse(named, "rl.report", Keys, about=ABOUT)
+    with exits.exits_cleanly("rl.report"):
         try:
             lines = write(folders, keys) if folders else listed(Path(keys.runs))
         except (OSError, ValueError) as error:
-            arguments.fail("rl.report.write", error)
+            arguments.fail("rl.report", error)
         print(*lines, sep="\n")
 
 

@@ -14,6 +14,7 @@ from rl import data, ranks
 from rl.config import checks, fields
 from rl.config.fields import Common, Lora
 from rl.ppo import Critic
+from rl.ranks import launch
 from rl.run import digests, exits, full_finetuning, resume
 from rl.run.checkpoint import base_name, save_checkpoint
 from rl.run.files import new_folder
@@ -56,7 +57,7 @@ def start(cfg: Common, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
             cfg = replace(cfg, episodes=len(demos.train))  # an epoch learns from all of them
         torch.manual_seed(cfg.seed)
         keep_memory()
-        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, ranks.reader(cfg))
+        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, launch.reader(cfg))
         checks.check_model(cfg, model)
         if cfg.lora.r:
             cfg = replace(cfg, lora=adapt(model, cfg))
