@@ -14,11 +14,8 @@ from torch import nn
 
 from lora.layer import Adapter, LoRALinear, lora_layers
 
-
-@torch.no_grad()
-def update(adapter: Adapter, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return what an adapter adds to its layer's weight: scale * B A [out, in], computed in dtype."""
-    return (adapter.B.to(dtype) @ adapter.A.to(dtype)).mul_(adapter.scale)
+PIECE = 2**22  # entries of a tensor that are cast at once
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values of vLLM's --max-lora-rank
 
 
 @torch.no_grad()
@@ -39,7 +36,10 @@ def fold(model: nn.Module, prefix: str = "") -> nn.Module:
     return model
 
 
-PIECE = 2**22  # entries of a tensor that are cast at once
+@torch.no_grad()
+def update(adapter: Adapter, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return what an adapter adds to its layer's weight: scale * B A [out, in], computed in dtype."""
+    return (adapter.B.to(dtype) @ adapter.A.to(dtype)).mul_(adapter.scale)
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,6 @@ def total(casts: Iterable[Cast]) -> Cast:
 def pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return a matrix or vector in pieces of rows with about PIECE entries."""
     return tensor.split(max(1, PIECE * len(tensor) // tensor.numel()))
-
-
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def make_uniform(model: nn.Module, name: str = "default") -> int:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lora.fused import FrozenLinear, FusedLoRA, LeanLoRA
+from lora.fused import FusedLoRA, LeanLoRA
 from lora.targets import matching, sizes_by_pattern
 
 
@@ -37,42 +37,50 @@ class LoRALinear(nn.Module):
     def __init__(self, base_layer: nn.Linear):
         super().__init__()
         self.base_layer = base_layer
-        self.can_fuse = isinstance(base_layer, FrozenLinear)
         self.adapters = nn.ModuleDict()
         self.dropout = 0.0  # on the adapter's input, in train mode only
         self.active: str | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return base(x) + scale * B(A(dropout(x))), by `FusedLoRA` where that computes the same."""
-        if self.fuses():
-            return self.joint(x, (self,))[0]
+        """Return base(x) + scale * B A dropout(x)."""
         base, adapter = self.base_layer, self.adapter
         if adapter is None:
             return base(x)
-        low = F.linear(F.dropout(x, self.dropout, self.training), adapter.A.to(x.dtype))
-        return base(x) + adapter.scale * F.linear(low, adapter.B.to(x.dtype))
+        if self.fuses():
+            return self.joint(x, (self,))[0]  # the same formula, as one autograd function
+        A, B = adapter.A.to(x.dtype), adapter.B.to(x.dtype)
+        low = F.linear(F.dropout(x, self.dropout, self.training), A)
+        return base(x) + adapter.scale * F.linear(low, B)
 
     @staticmethod
-    def joint(x: torch.Tensor, layers: Sequence[nn.Module], again: tuple | None = None) -> tuple[torch.Tensor, ...]:
-        """Return the output of each layer for x [..., in]: one product with all A factors, one with all frozen weights.
-        The layers are LoRALinear or, without an adapter, FrozenLinear. again: see lora/fused.py; with it, for x
-        [N, in], layers that fuse have one output, side by side."""
-        bases = [layer.base_layer if isinstance(layer, LoRALinear) else layer for layer in layers]
-        adapters = [layer.adapter if isinstance(layer, LoRALinear) else None for layer in layers]
-        fuse = all(layer.fuses() for layer in layers if isinstance(layer, LoRALinear))
-        if not fuse or any(base.weight.requires_grad for base in bases):
+    def joint(x: torch.Tensor, layers: Sequence[nn.Module]) -> tuple[torch.Tensor, ...]:
+        """Return the output of each layer for x [..., in], of all layers by one `FusedLoRA` if each of them fuses.
+
+        The layers are LoRALinear or, without an adapter, models.linear.Linear.
+        """
+        if (terms := fused_terms(layers)) is None:
             return tuple(layer(x) for layer in layers)
-        scales = [None if adapter is None else adapter.scale for adapter in adapters]
-        factors = [factor for adapter in adapters if adapter is not None for factor in (adapter.A, adapter.B)]
-        if again is not None:
-            return (LeanLoRA.apply(x, bases, scales, again, *factors),)
+        bases, scales, factors = terms
         y = FusedLoRA.apply(x.reshape(-1, x.shape[-1]), bases, scales, *factors)
         return y.view(*x.shape[:-1], y.shape[-1]).split([base.out_features for base in bases], -1)
 
+    @staticmethod
+    def joint_lean(x: torch.Tensor, layers: Sequence[nn.Module], again: tuple = ()) -> torch.Tensor:
+        """Return the outputs of `joint` side by side, x [N, in] -> [N, sum of out], by `LeanLoRA` if all layers fuse.
+
+        again: (function, its tensors) from which the backward computes x, so that x need not be kept; () keeps x.
+        """
+        if (terms := fused_terms(layers)) is None:
+            outputs = [layer(x) for layer in layers]
+            return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+        bases, scales, factors = terms
+        return LeanLoRA.apply(x, bases, scales, again, *factors)
+
     def fuses(self) -> bool:
-        """Return whether `FusedLoRA` computes this layer now: not with dropout or a base that trains."""
+        """Return whether `FusedLoRA` computes this layer now: not with dropout, a base that trains, or an nn.Linear,
+        which has no `joint_product`."""
         drops = self.training and self.dropout > 0
-        return self.can_fuse and not drops and not self.base_layer.weight.requires_grad
+        return hasattr(self.base_layer, "joint_product") and not drops and not self.base_layer.weight.requires_grad
 
     @property
     def adapter(self) -> Adapter | None:
@@ -80,9 +88,20 @@ class LoRALinear(nn.Module):
         return None if self.active is None else self.adapters[self.active]
 
     def parts(self) -> tuple:
-        """Return the `parts` of a FrozenLinear with the active adapter's A, B and scale."""
+        """Return the terms of the base's product (its `parts`) with the active adapter's A, B and scale."""
         parts, adapter = self.base_layer.parts(), self.adapter
         return parts if adapter is None else parts._replace(A=adapter.A, B=adapter.B, scale=adapter.scale)
+
+
+def fused_terms(layers: Sequence[nn.Module]) -> tuple[list[nn.Module], list[float | None], list[torch.Tensor]] | None:
+    """Return (bases, scales, factors) as `FusedLoRA` takes them; None if it does not compute these layers now."""
+    bases = [layer.base_layer if isinstance(layer, LoRALinear) else layer for layer in layers]
+    adapters = [layer.adapter if isinstance(layer, LoRALinear) else None for layer in layers]
+    fuse = all(layer.fuses() for layer in layers if isinstance(layer, LoRALinear))
+    if not fuse or any(base.weight.requires_grad for base in bases):
+        return None
+    scales = [None if adapter is None else adapter.scale for adapter in adapters]
+    return bases, scales, [factor for adapter in adapters if adapter is not None for factor in (adapter.A, adapter.B)]
 
 
 def inject(
@@ -105,15 +124,13 @@ def inject(
     """
     modules = {path: module for path, module in model.named_modules() if not path.endswith(".base_layer")}
     linears = {path: module for path, module in modules.items() if isinstance(module, (nn.Linear, LoRALinear))}
-    matched = [path for path in linears if path != "lm_head"]
-    if targets != "all-linear":
-        matched = matching(linears, targets)
-    if r < 1 or not 0 <= dropout < 1 or not matched or "lm_head" in matched:
-        refuse(linears, matched, r, dropout, targets)
-    sizes = dict.fromkeys(matched, (r, alpha))
-    if rank_pattern or alpha_pattern:
-        sizes = sizes_by_pattern(matched, r, alpha, rank_pattern or {}, alpha_pattern or {})
-    model.requires_grad_(False)
+    if r < 1:
+        raise ValueError(f"lora r must be at least 1, not {r}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"lora dropout must be in [0, 1), not {dropout}")
+    selected = select_layers(linears, targets)
+    sizes = sizes_by_pattern(selected, r, alpha, rank_pattern or {}, alpha_pattern or {})
+    model.requires_grad_(False)  # adapters that are there already freeze too: they are references
     for path, size in sizes.items():
         layer = linears[path]
         if not isinstance(layer, LoRALinear):
@@ -123,7 +140,22 @@ def inject(
         layer.adapters[name] = Adapter(base.in_features, base.out_features, *size, rslora, base.weight.device)
         layer.dropout = dropout
     activate(model, name)
-    return matched
+    return selected
+
+
+def select_layers(linears: Iterable[str], targets: str | list[str]) -> list[str]:
+    """Return the names among `linears`, of all linear layers of a model, that `targets` selects (see `inject`).
+
+    Raise ValueError if that is none, or the output head is among them.
+    """
+    linears = list(linears)
+    selected = matching(linears, targets)
+    if not selected:
+        known = ", ".join(sorted({path.rsplit(".", 1)[-1] for path in linears if path != "lm_head"}))
+        raise ValueError(f"lora targets {targets!r} match no layer; linear layers here: {known}")
+    if "lm_head" in selected:
+        raise ValueError("lora targets include the output head lm_head; log-probabilities need a plain head")
+    return selected
 
 
 def lora_layers(model: nn.Module) -> list[tuple[str, LoRALinear]]:
@@ -163,15 +195,3 @@ def use_adapter(model: nn.Module, name: str | None):
 def adapters_off(model: nn.Module):
     """Context in which the model computes its base."""
     return use_adapter(model, None)
-
-
-def refuse(linears: Iterable[str], matched: list[str], r: int, dropout: float, targets: str | list[str]) -> None:
-    """Raise ValueError for arguments of `inject`. linears: the names of all linear layers; matched: the targets."""
-    if r < 1:
-        raise ValueError(f"lora r must be at least 1, not {r}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"lora dropout must be in [0, 1), not {dropout}")
-    if not matched:
-        known = ", ".join(sorted({path.rsplit(".", 1)[-1] for path in linears if path != "lm_head"}))
-        raise ValueError(f"lora targets {targets!r} match no layer; linear layers here: {known}")
-    raise ValueError("lora targets include the output head lm_head; log-probabilities need a plain head")

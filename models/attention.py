@@ -6,8 +6,11 @@ So the log-probability recorded while sampling, from a cache, is the one that tr
 - keys come in blocks of KEY_BLOCK whose sums are added in order, so trailing masked blocks add exact zeros;
 - queries come in tiles, each of which reads only the keys up to its last position.
 
-16-bit inputs become float32 block by block, because torch would round their products to 16 bits. On other devices
-models/fast may supply a kernel; the fallback is torch's scaled_dot_product_attention.
+16-bit inputs become float32 block by block, because torch would round their products to 16 bits. On other devices the
+hook `attend` may supply a kernel; the fallback is torch's scaled_dot_product_attention.
+
+Letters of this file: U blocks of L = KEY_BLOCK keys; Z = B * K key heads of all sequences; M rows of a product, the
+queries of the G heads that share a key head.
 """
 
 import math
@@ -28,31 +31,80 @@ QUERY_TILE = 64
 LOG2E = math.log2(math.e)  # scores are in base 2: torch's exp2 takes a third of the time of its exp
 
 
-def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window: int | None = None, exact: bool = False) -> torch.Tensor:
+def attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window: int | None = None, exact: bool = False) -> torch.Tensor:
     """Return out_BHTE, causal attention over U blocks of L = KEY_BLOCK keys, in the dtype of q.
 
-    Query t of sequence b sees the keys 0..positions_BT[b, t], or the last `window` of them. Z = B*K: the K key heads of
-    sequence 0, then those of sequence 1; head h reads key head h // (H / K). Softmax in float32 at least, scale
-    1/sqrt(E). Position -1 marks padding, whose output is finite and meaningless. exact: bitwise on CUDA too.
+    Query t of sequence b sees the keys 0..last_key_BT[b, t], or the last `window` of them; -1 marks padding, whose
+    output is finite and meaningless. Z = B*K: the K key heads of sequence 0, then those of sequence 1; head h reads key
+    head h // (H / K). Softmax in float32 at least, scale 1/sqrt(E). exact: bitwise on CUDA too.
     """
     if q_BHTE.device.type == "cpu":
-        return ExactAttention.apply(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
-    out_BHTE = kernels.attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window, exact)
+        return ExactAttention.apply(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window)
+    out_BHTE = kernels.attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window, exact)
     if out_BHTE is None:
-        out_BHTE = masked_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
+        out_BHTE = masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window)
     return out_BHTE
 
 
-def masked(key: torch.Tensor, positions_BT: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Return True where a key comes after a query's position, or too far before it: [B, T, keys] for a row of keys."""
-    after = key > positions_BT[..., None]
-    return after if window is None else after | (key <= positions_BT[..., None] - window)
+def masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window=None) -> torch.Tensor:
+    """Return what `attend` does, by torch's scaled_dot_product_attention with a mask."""
+    B = len(q_BHTE)
+    k = rearrange(k_UZEL, "u (b k) e l -> b k (u l) e", b=B)
+    v = rearrange(v_UZLE, "u (b k) l e -> b k (u l) e", b=B)
+    last_key = last_key_BT.clamp(min=0)[..., None]  # the gradient of a query that sees no key would be NaN
+    key = torch.arange(k.shape[2], device=q_BHTE.device)
+    seen = key <= last_key  # [B, T, keys]
+    if window is not None:
+        seen &= key > last_key - window
+    return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=seen[:, None], enable_gqa=True)
 
 
-def in_blocks(x_BKTE: torch.Tensor) -> torch.Tensor:
-    """Return [B, K, T, E] as blocks [U, Z, KEY_BLOCK, E], the last one padded with zeros."""
-    x = F.pad(x_BKTE, (0, 0, 0, -x_BKTE.shape[2] % KEY_BLOCK))
-    return rearrange(x, "b k (u l) e -> u (b k) l e", l=KEY_BLOCK)
+class ExactAttention(torch.autograd.Function):
+    """Blocked softmax attention; saves q, k, v and the log-sum-exp, and recomputes the weights in the backward."""
+
+    @staticmethod
+    def forward(ctx, q_BHTE, k_UZEL, v_UZLE, last_key_BT, window=None):
+        (B, H, _, E), Z, wide = q_BHTE.shape, k_UZEL.shape[1], torch.promote_types(q_BHTE.dtype, torch.float32)
+        K, G, out_BHTE = Z // B, H * B // Z, torch.zeros_like(q_BHTE)
+        lse_BHT = out_BHTE.new_empty(out_BHTE.shape[:3], dtype=wide)  # base-2 log-sum-exp of the scores
+        for tile in tiles(last_key_BT, K, window):
+            in_tile, T = (tile.rows, slice(None), tile.queries), tile.last_key_BT.shape[1]
+            queries_ZME = _group(q_BHTE[in_tile].to(wide) * (LOG2E * E**-0.5), K)
+            scores_UZML = queries_ZME.new_empty(tile.end - tile.first, *queries_ZME.shape[:2], KEY_BLOCK)
+            score(queries_ZME, tile.blocks(k_UZEL).to(wide), scores_UZML)
+            _mask(scores_UZML, tile, window, G)
+            out, total, peak = weigh(scores_UZML, tile.blocks(v_UZLE), used=G * T)
+            out_BHTE[in_tile] = out.to(q_BHTE.dtype).reshape(-1, H, T, E)
+            lse_BHT[in_tile] = total.log2_().add_(peak).view(-1, H, T)
+        ctx.window = window
+        ctx.save_for_backward(q_BHTE, k_UZEL, v_UZLE, last_key_BT, out_BHTE, lse_BHT)
+        return out_BHTE
+
+    @staticmethod
+    def backward(ctx, grad_BHTE):
+        q_BHTE, k_UZEL, v_UZLE, last_key_BT, out_BHTE, lse_BHT = ctx.saved_tensors
+        (B, H, _, E), (U, Z), wide = q_BHTE.shape, k_UZEL.shape[:2], lse_BHT.dtype
+        K, G = Z // B, H * B // Z
+        grad_q = torch.zeros_like(q_BHTE)
+        grad_k, grad_v = lse_BHT.new_zeros(2, Z, U * KEY_BLOCK, E)
+        for tile in tiles(last_key_BT, K, ctx.window):
+            in_tile = tile.rows, slice(None), tile.queries
+            keys = rearrange(tile.blocks(k_UZEL).to(wide), "u z e l -> z (u l) e")
+            values = rearrange(tile.blocks(v_UZLE).to(wide), "u z l e -> z (u l) e")
+            queries = _group(q_BHTE[in_tile].to(wide) * (LOG2E * E**-0.5), K)
+            scores = torch.bmm(queries, keys.mT)
+            _mask(scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0), tile, ctx.window, G)  # a view, as blocks
+            weights = scores.sub_(_group(lse_BHT[in_tile][..., None], K, len(queries[0]))).exp2_()
+            grad_out = _group(grad_BHTE[in_tile].to(wide), K)
+            delta = (grad_out * _group(out_BHTE[in_tile], K)).sum(-1, keepdim=True)
+            grad_scores = torch.bmm(grad_out, values.mT).sub_(delta).mul_(weights)
+            grad = torch.bmm(grad_scores, keys)[:, : G * tile.last_key_BT.shape[1]].mul_(E**-0.5)
+            grad_q[in_tile] = grad.to(q_BHTE.dtype).reshape_as(q_BHTE[in_tile])
+            read = tile.heads, slice(tile.first * KEY_BLOCK, tile.end * KEY_BLOCK)
+            grad_k[read] += torch.bmm(grad_scores.mT, queries).div_(LOG2E)
+            grad_v[read] += torch.bmm(weights.mT, grad_out)
+        grad_k, grad_v = (x.unflatten(1, (U, KEY_BLOCK)).transpose(0, 1).to(q_BHTE.dtype) for x in (grad_k, grad_v))
+        return grad_q, grad_k.mT, grad_v, None, None
 
 
 @dataclass
@@ -62,7 +114,7 @@ class Tile:
     rows: slice | torch.Tensor  # the sequences, of B, that have a query in this tile
     heads: slice | torch.Tensor  # their key heads, of Z
     queries: slice  # of T
-    positions_BT: torch.Tensor  # the positions of these queries
+    last_key_BT: torch.Tensor  # the last key that each of these queries sees
     first: int  # the first block that any query sees
     mask_from: int  # the first block that needs a mask
     end: int  # the end of the blocks that any query sees
@@ -72,11 +124,11 @@ class Tile:
         return x_UZ[self.first : self.end, self.heads]
 
 
-def tiles(positions_BT: torch.Tensor, K: int, window: int | None) -> Iterator[Tile]:
+def tiles(last_key_BT: torch.Tensor, K: int, window: int | None) -> Iterator[Tile]:
     """Yield tiles of at most QUERY_TILE queries of each sequence; tiles without any query but padding are skipped."""
-    for start in range(0, positions_BT.shape[1], QUERY_TILE):
-        queries = slice(start, min(start + QUERY_TILE, positions_BT.shape[1]))
-        real = (positions_BT[:, queries].amax(1) >= 0).nonzero()[:, 0]
+    for start in range(0, last_key_BT.shape[1], QUERY_TILE):
+        queries = slice(start, min(start + QUERY_TILE, last_key_BT.shape[1]))
+        real = (last_key_BT[:, queries].amax(1) >= 0).nonzero()[:, 0]
         if len(real) == 0:
             continue
         first, end = int(real[0]), int(real[-1]) + 1
@@ -84,18 +136,24 @@ def tiles(positions_BT: torch.Tensor, K: int, window: int | None) -> Iterator[Ti
             rows, heads = slice(first, end), slice(first * K, end * K)
         else:
             rows, heads = real, (real[:, None] * K + torch.arange(K)).flatten()
-        here_BT = positions_BT[rows, queries]
-        here_BT = here_BT.where(here_BT >= 0, here_BT.max())
-        yield Tile(rows, heads, queries, here_BT, *span(here_BT, window))
+        tile_BT = last_key_BT[rows, queries]
+        tile_BT = tile_BT.where(tile_BT >= 0, tile_BT.max())  # padding sees what the last query sees: no NaN
+        yield Tile(rows, heads, queries, tile_BT, *span(tile_BT, window))
 
 
-def span(positions_BT: torch.Tensor, window: int | None) -> tuple[int, int, int]:
+def span(last_key_BT: torch.Tensor, window: int | None) -> tuple[int, int, int]:
     """Return (first, mask_from, end) of a Tile's blocks."""
-    least, most = map(int, positions_BT.aminmax())
+    least, most = map(int, last_key_BT.aminmax())
     first, mask_from = 0, (least + 1) // KEY_BLOCK
     if window is not None and most >= window:
         first = mask_from = max(least + 1 - window, 0) // KEY_BLOCK
     return first, mask_from, most // KEY_BLOCK + 1
+
+
+def masked(key: torch.Tensor, last_key_BT: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Return True where a key comes after a query's last key, or too far before it: [B, T, keys] for a row of keys."""
+    after = key > last_key_BT[..., None]
+    return after if window is None else after | (key <= last_key_BT[..., None] - window)
 
 
 def score(queries_ZME: torch.Tensor, k_UZEL: torch.Tensor, out_UZML: torch.Tensor) -> None:
@@ -118,61 +176,13 @@ def weigh(scores_UZML: torch.Tensor, v_UZLE: torch.Tensor, used: int):
         part.exp2_()
     total = weights_UZML.sum(-1, keepdim=True).cumsum(0)[-1]
     if v_UZLE.is_contiguous():
-        out_ZME, *more = torch.bmm(scores_UZML.flatten(0, 1), v_UZLE.to(wide).flatten(0, 1)).chunk(len(v_UZLE))
+        parts = torch.bmm(scores_UZML.flatten(0, 1), v_UZLE.to(wide).flatten(0, 1)).chunk(len(v_UZLE))
     else:
-        blocks = zip(scores_UZML, v_UZLE, strict=True)
-        out_ZME, *more = (torch.bmm(weights, v_ZLE.to(wide)) for weights, v_ZLE in blocks)
-    for block_ZME in more:
+        parts = [torch.bmm(weights, v_ZLE.to(wide)) for weights, v_ZLE in zip(scores_UZML, v_UZLE, strict=True)]
+    out_ZME = parts[0]
+    for block_ZME in parts[1:]:
         out_ZME.add_(block_ZME)
     return out_ZME[:, :used].div_(total), total, peak
-
-
-class ExactAttention(torch.autograd.Function):
-    """Blocked softmax attention; saves q, k, v and the log-sum-exp, and recomputes the weights in the backward."""
-
-    @staticmethod
-    def forward(ctx, q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None):
-        (B, H, _, E), Z, wide = q_BHTE.shape, k_UZEL.shape[1], torch.promote_types(q_BHTE.dtype, torch.float32)
-        K, G, out_BHTE = Z // B, H * B // Z, torch.zeros_like(q_BHTE)
-        lse_BHT = out_BHTE.new_empty(out_BHTE.shape[:3], dtype=wide)  # base-2 log-sum-exp of the scores
-        for tile in tiles(positions_BT, K, window):
-            here, T = (tile.rows, slice(None), tile.queries), tile.positions_BT.shape[1]
-            queries_ZME = _group(q_BHTE[here].to(wide) * (LOG2E * E**-0.5), K)
-            scores_UZML = queries_ZME.new_empty(tile.end - tile.first, *queries_ZME.shape[:2], KEY_BLOCK)
-            score(queries_ZME, tile.blocks(k_UZEL).to(wide), scores_UZML)
-            _mask(scores_UZML, tile, window, G)
-            out, total, peak = weigh(scores_UZML, tile.blocks(v_UZLE), used=G * T)
-            out_BHTE[here] = out.to(q_BHTE.dtype).reshape(-1, H, T, E)
-            lse_BHT[here] = total.log2_().add_(peak).view(-1, H, T)
-        ctx.window = window
-        ctx.save_for_backward(q_BHTE, k_UZEL, v_UZLE, positions_BT, out_BHTE, lse_BHT)
-        return out_BHTE
-
-    @staticmethod
-    def backward(ctx, grad_BHTE):
-        q_BHTE, k_UZEL, v_UZLE, positions_BT, out_BHTE, lse_BHT = ctx.saved_tensors
-        (B, H, _, E), (U, Z), wide = q_BHTE.shape, k_UZEL.shape[:2], lse_BHT.dtype
-        K, G = Z // B, H * B // Z
-        grad_q = torch.zeros_like(q_BHTE)
-        grad_k, grad_v = lse_BHT.new_zeros(2, Z, U * KEY_BLOCK, E)
-        for tile in tiles(positions_BT, K, ctx.window):
-            here = tile.rows, slice(None), tile.queries
-            keys = rearrange(tile.blocks(k_UZEL).to(wide), "u z e l -> z (u l) e")
-            values = rearrange(tile.blocks(v_UZLE).to(wide), "u z l e -> z (u l) e")
-            queries = _group(q_BHTE[here].to(wide) * (LOG2E * E**-0.5), K)
-            scores = torch.bmm(queries, keys.mT)
-            _mask(scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0), tile, ctx.window, G)
-            weights = scores.sub_(_group(lse_BHT[here][..., None], K, len(queries[0]))).exp2_()
-            grad_out = _group(grad_BHTE[here].to(wide), K)
-            delta = (grad_out * _group(out_BHTE[here], K)).sum(-1, keepdim=True)
-            grad_scores = torch.bmm(grad_out, values.mT).sub_(delta).mul_(weights)
-            grad = torch.bmm(grad_scores, keys)[:, : G * tile.positions_BT.shape[1]].mul_(E**-0.5)
-            grad_q[here] = grad.to(q_BHTE.dtype).reshape_as(q_BHTE[here])
-            read = tile.heads, slice(tile.first * KEY_BLOCK, tile.end * KEY_BLOCK)
-            grad_k[read] += torch.bmm(grad_scores.mT, queries).div_(LOG2E)
-            grad_v[read] += torch.bmm(weights.mT, grad_out)
-        grad_k, grad_v = (x.unflatten(1, (U, KEY_BLOCK)).transpose(0, 1).to(q_BHTE.dtype) for x in (grad_k, grad_v))
-        return grad_q, grad_k.mT, grad_v, None, None
 
 
 def _group(x_BHTE: torch.Tensor, K: int, at_least: int = 0) -> torch.Tensor:
@@ -187,21 +197,14 @@ def _group(x_BHTE: torch.Tensor, K: int, at_least: int = 0) -> torch.Tensor:
 
 def _mask(scores_UZML: torch.Tensor, tile: Tile, window: int | None, G: int) -> None:
     """Set scores to minus infinity where a query does not see a key; G query heads share a key head."""
-    B, T = tile.positions_BT.shape
+    B, T = tile.last_key_BT.shape
     keys = torch.arange(tile.mask_from * KEY_BLOCK, tile.end * KEY_BLOCK).view(-1, 1, 1, KEY_BLOCK)
-    masked_UBTL = masked(keys, tile.positions_BT, window)
+    masked_UBTL = masked(keys, tile.last_key_BT, window)
     used = scores_UZML[tile.mask_from - tile.first :, :, : G * T].unflatten(1, (B, -1)).unflatten(3, (G, T))  # a view
     used.masked_fill_(masked_UBTL[:, :, None, None], float("-inf"))  # of [U, B, K, G, T, L]
 
 
-def masked_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None) -> torch.Tensor:
-    """Return what models/attention.py's `attend` does."""
-    B = len(q_BHTE)
-    k = rearrange(k_UZEL, "u (b k) e l -> b k (u l) e", b=B)
-    v = rearrange(v_UZLE, "u (b k) l e -> b k (u l) e", b=B)
-    position = positions_BT.clamp(min=0)[..., None]  # the gradient of a query that sees no key would be NaN
-    key = torch.arange(k.shape[2], device=q_BHTE.device)
-    seen = key <= position  # [B, T, keys]
-    if window is not None:
-        seen &= key > position - window
-    return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=seen[:, None], enable_gqa=True)
+def in_blocks(x_BKTE: torch.Tensor) -> torch.Tensor:
+    """Return [B, K, T, E] as blocks [U, Z, KEY_BLOCK, E], the last one padded with zeros."""
+    x = F.pad(x_BKTE, (0, 0, 0, -x_BKTE.shape[2] % KEY_BLOCK))
+    return rearrange(x, "b k (u l) e -> u (b k) l e", l=KEY_BLOCK)

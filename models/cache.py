@@ -35,8 +35,9 @@ class KVCache:
         have = len(self.keys[0])
         if blocks > have:
             more = max(blocks, min(2 * have, self.most_blocks or 2 * have)) - have
-            for i, layer in enumerate(zip(self.keys, self.values, strict=True)):  # whose old blocks are freed at once
-                self.keys[i], self.values[i] = (torch.constant_pad_nd(x, (*[0] * 7, more)) for x in layer)
+            at_the_end = (0, 0) * 3 + (0, more)  # of the first dimension: padding is given from the last one on
+            for i, layer in enumerate(zip(self.keys, self.values, strict=True)):  # one by one: old blocks are freed
+                self.keys[i], self.values[i] = (torch.constant_pad_nd(x, at_the_end) for x in layer)
 
 
 @dataclass
@@ -46,12 +47,13 @@ class CacheView:
     cache: KVCache
     read: slice | torch.Tensor  # indices of Z to read: a slice reads in place, a tensor copies
     blocks: int  # number of blocks to read
-    block: torch.Tensor  # [B, T, 1], where each new token is written: its block,
-    heads: torch.Tensor  # [B, 1, K]: its indices of Z,
+    block: torch.Tensor  # [B, T, 1]: the block that each new token is written to
+    heads: torch.Tensor  # [B, 1, K]: its indices of Z
     place: torch.Tensor  # [B, T, 1]: its place in the block; later tokens of a row overwrite its padding
-    layer_index: int = 0
+    layer_index: int = 0  # the layer that `extend` writes
 
     def layer(self, index: int) -> "CacheView":
+        """Return the view itself, turned to another layer."""
         self.layer_index = index
         return self
 

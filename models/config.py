@@ -6,7 +6,6 @@ how it was published.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from models.json_file import number, read_object
 from models.rope import LAYER_TYPES, Rope, parse_ropes
@@ -19,6 +18,7 @@ FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 KEY_HEADS = {"qwen2": 32, "qwen3": 32, "mistral": 8}  # default of num_key_value_heads; Llama's is the query heads
 POSITIONS = {"qwen2": 32768, "qwen3": 32768, "llama": 2048, "mistral": 131072}
 WINDOW_KEYS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
+WINDOW = 4096  # default of sliding_window
 ACTIVATIONS = ("silu", "swish", "gelu", "gelu_pytorch_tanh", "relu")  # swish is silu
 
 
@@ -66,17 +66,18 @@ def parse_config(raw: dict) -> ModelConfig:
     nullable = ("num_key_value_heads", "head_dim", "sliding_window")
     raw = {key: v for key, v in raw.items() if v is not None or key in nullable}
     family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
-    sizes = {key: raw.get(key) for key in MOST if key in SIZES or raw.get(key) is not None}
-    tied, attention_bias, mlp_bias = flags = [raw.get(key, False) for key in FLAGS]
-    sound, quant = [type(size) is int and 0 < size <= MOST[key] for key, size in sizes.items()], "none"
-    sound += [type(flag) is bool for flag in flags] + [family in FAMILIES, activation in ACTIVATIONS]
-    if not all(sound) or raw.get("quantization_config"):
-        quant = check_values(raw, sizes, MOST, FAMILIES, FLAGS, ACTIVATIONS)
+    check_values(raw)
+    quant = stored_kind(raw["quantization_config"]) if raw.get("quantization_config") else "none"
+    tied, attention_bias, mlp_bias = (raw.get(key, False) for key in FLAGS)
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
     head_dim = raw.get("head_dim", 128 if family == "qwen3" else None) or hidden // heads
     kv_heads = raw.get("num_key_value_heads", KEY_HEADS.get(family)) or heads
-    if heads % kv_heads or head_dim % 2 or (family == "llama" and not raw.get("head_dim") and hidden % heads):
-        refuse_heads(raw, head_dim, kv_heads)
+    if family == "llama" and not raw.get("head_dim") and hidden % heads:
+        raise ValueError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
+    if heads % kv_heads:
+        raise ValueError(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
+    if head_dim % 2:
+        raise ValueError(f"head_dim {head_dim} is odd; rotary embedding needs pairs")
     # Qwen2 and Mistral ignore attention_bias: Qwen2 has biases of q, k and v but not of o, Mistral has none
     attention_bias = attention_bias and family in ("qwen3", "llama")
     positions = raw.get("max_position_embeddings", POSITIONS[family])
@@ -103,7 +104,42 @@ def parse_config(raw: dict) -> ModelConfig:
     )
 
 
-WINDOW = 4096  # default of sliding_window
+def check_values(raw: dict) -> None:
+    """Raise ValueError for the first setting of a config.json that is wrong by itself."""
+    if raw.get("model_type") not in FAMILIES:
+        raise ValueError(f"model_type {raw.get('model_type')!r} is not supported; supported: {', '.join(FAMILIES)}")
+    for key, most in MOST.items():
+        size = raw.get(key)
+        if size is None and key in OPTIONAL_SIZES:
+            continue
+        if type(size) is not int or size <= 0:
+            raise ValueError(f"{key} must be a positive integer, not {size!r}")
+        if size > most:
+            raise ValueError(f"{key} {size} is more than {most:,}, the most that is supported")
+    for key in FLAGS:
+        check_flag(raw, key)
+    if raw.get("hidden_act", "silu") not in ACTIVATIONS:
+        raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
+
+
+def check_flag(raw: dict, key: str) -> None:
+    """Raise ValueError for a key that is neither absent nor a boolean."""
+    if not isinstance(raw.get(key, False), bool):
+        raise ValueError(f"{key} must be true or false, not {raw[key]!r}")
+
+
+def stored_kind(settings) -> str:
+    """Return the kind of quantised weights that a quantization_config names. Raise ValueError for others."""
+    method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
+    if method != "bitsandbytes":
+        raise ValueError(f"quantization_config: quant_method {method!r} is not supported; supported: 'bitsandbytes'")
+    if settings.get("load_in_8bit"):
+        return "int8"
+    given = {"bnb_4bit_quant_storage": "uint8", **settings}
+    for key, only in (("load_in_4bit", True), ("bnb_4bit_quant_type", "nf4"), ("bnb_4bit_quant_storage", "uint8")):
+        if given.get(key) != only:
+            raise ValueError(f"quantization_config: {key} {given.get(key)!r} is not supported; supported: {only!r}")
+    return "nf4-double" if settings.get("bnb_4bit_use_double_quant") else "nf4"
 
 
 def read_windows(raw: dict, family: str) -> tuple[tuple[str, ...], int | None]:
@@ -141,50 +177,3 @@ def read_windows(raw: dict, family: str) -> tuple[tuple[str, ...], int | None]:
             "layer_types names sliding-window attention, but use_sliding_window is not true or sliding_window is null"
         )
     return tuple(kinds), window
-
-
-def check_values(raw: dict, sizes: dict, most: dict[str, int], families, flags, activations) -> str:
-    """Return how the blocks' linear layers are stored, "none" for plain floats. Raise ValueError for the first value
-    that is wrong by itself; the other arguments are models/config.py's."""
-    if raw.get("model_type") not in families:
-        raise ValueError(f"model_type {raw.get('model_type')!r} is not supported; supported: {', '.join(families)}")
-    for key, size in sizes.items():
-        if type(size) is not int or size <= 0:
-            raise ValueError(f"{key} must be a positive integer, not {size!r}")
-        if size > most[key]:
-            raise ValueError(f"{key} {size} is more than {most[key]:,}, the most that is supported")
-    for key in flags:
-        check_flag(raw, key)
-    if raw.get("hidden_act", "silu") not in activations:
-        raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: {', '.join(activations)}")
-    return stored_kind(raw["quantization_config"])
-
-
-def stored_kind(settings) -> str:
-    """Return the kind that a quantization_config names. Raise ValueError if this code cannot read such checkpoints."""
-    method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
-    if method != "bitsandbytes":
-        raise ValueError(f"quantization_config: quant_method {method!r} is not supported; supported: 'bitsandbytes'")
-    if settings.get("load_in_8bit"):
-        return "int8"
-    given = {"bnb_4bit_quant_storage": "uint8", **settings}
-    for key, only in (("load_in_4bit", True), ("bnb_4bit_quant_type", "nf4"), ("bnb_4bit_quant_storage", "uint8")):
-        if given.get(key) != only:
-            raise ValueError(f"quantization_config: {key} {given.get(key)!r} is not supported; supported: {only!r}")
-    return "nf4-double" if settings.get("bnb_4bit_use_double_quant") else "nf4"
-
-
-def refuse_heads(raw: dict, head_dim: int, kv_heads: int) -> NoReturn:
-    """Raise ValueError for sizes that do not divide, or an odd head size."""
-    hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
-    if raw["model_type"] == "llama" and not raw.get("head_dim") and hidden % heads:
-        raise ValueError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
-    if heads % kv_heads:
-        raise ValueError(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
-    raise ValueError(f"head_dim {head_dim} is odd; rotary embedding needs pairs")
-
-
-def check_flag(raw: dict, key: str) -> None:
-    """Raise ValueError for a key that is neither absent nor a boolean."""
-    if not isinstance(raw.get(key, False), bool):
-        raise ValueError(f"{key} must be true or false, not {raw[key]!r}")

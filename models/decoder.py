@@ -21,7 +21,7 @@ from models.elementwise import by_whole_vectors
 from models.kernels import fast_matmul, kernels
 from models.layout import Layout, make_layout, segments_to_sequences
 from models.linear import ROW_MULTIPLE, Linear, joint_linear
-from models.rope import Rope, frequencies, refuse_length
+from models.rope import Rope, frequencies
 
 
 class RMSNorm(nn.Module):
@@ -63,7 +63,7 @@ class Attention(nn.Module):
             k, v = joint_linear(x_ND, self.k_proj, self.v_proj)
             q = self.q_proj(x_ND[wanted])
         q_NHE, k_NKE, v_NKE = (rearrange(x, "n (h e) -> n h e", e=self.head_dim) for x in (q, k, v))
-        queries = layout if wanted is None else layout.only(wanted)
+        queries = layout if wanted is None else layout.with_queries(wanted)
         q_NHE = rotate(self.q_norm(q_NHE), *queries.rotary[self.rope])
         k_NKE = rotate(self.k_norm(k_NKE), *layout.rotary[self.rope])
         if queries.packed_attend is not None:
@@ -92,6 +92,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
+    """One layer: attention and MLP, each on normed rows and added to the rows."""
+
     def __init__(self, cfg: ModelConfig, index: int):
         super().__init__()
         self.input_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
@@ -109,6 +111,8 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
+    """Embedding, blocks and final norm, under Hugging Face's names; CausalLM.forward calls them."""
+
     def __init__(self, cfg: ModelConfig):
         super().__init__()
         words = torch.randn(cfg.vocab_size, cfg.hidden_size)  # nn.Embedding's own take a second on the meta device
@@ -128,7 +132,7 @@ class CausalLM(nn.Module):
         if cfg.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.exact = False  # on CUDA: one kernel for sampling and for training, everywhere
-        self.run_block = Block.__call__  # models/decoder.py replaces it
+        self.run_block = Block.__call__  # `checkpoint_blocks` replaces it
         self._tables = {rope: (torch.empty(0), torch.empty(0)) for rope in cfg.ropes}  # no buffers: never cast or saved
 
     @fast_matmul()
@@ -148,10 +152,12 @@ class CausalLM(nn.Module):
             sequences_ST = segments_to_sequences(segments_BT)
         layout = make_layout(ids_BT, positions_BT, sequences_ST, cache is not None, self.exact, self.rotary_tables)
         x_ND = self.model.embed_tokens(F.pad(ids_BT.reshape(-1), (0, layout.N - ids_BT.numel())))
-        padded = None if wanted is None else F.pad(wanted, (0, -len(wanted) % ROW_MULTIPLE))
+        # The last block's rows are filled up with copies of row 0, because products take a multiple of ROW_MULTIPLE.
+        last_rows = None if wanted is None else F.pad(wanted, (0, -len(wanted) % ROW_MULTIPLE))
         for i, layer in enumerate(self.model.layers):
             is_last = i == len(self.model.layers) - 1
-            x_ND = self.run_block(layer, x_ND, layout, cache and cache.layer(i), padded if is_last else None)
+            view = None if cache is None else cache.layer(i)
+            x_ND = self.run_block(layer, x_ND, layout, view, last_rows if is_last else None)
         x_ND = self.model.norm(x_ND)
         return x_ND[: ids_BT.numel()].view(*ids_BT.shape, -1) if wanted is None else x_ND[: len(wanted)]
 
@@ -164,7 +170,10 @@ class CausalLM(nn.Module):
         dtype = self.model.norm.weight.dtype
         for rope, (cos, _) in self._tables.items():
             if rope.max_length is not None and length > rope.max_length:
-                refuse_length(length, rope.max_length)
+                raise ValueError(
+                    f"a sequence of {length} tokens is longer than max_position_embeddings {rope.max_length}: the "
+                    "angles of dynamic RoPE would change with the longest sequence of the batch"
+                )
             if cos.shape[0] < length or cos.dtype != dtype or cos.device != device:
                 positions = torch.arange(-(-length // 1024) * 1024, device=device)
                 inverse, scaling = frequencies(rope, self.config.head_dim, device)
@@ -190,5 +199,5 @@ def _run_block(block: Block, x_ND: torch.Tensor, layout, cache=None, wanted=None
     if cache is not None or not torch.is_grad_enabled():
         return block(x_ND, layout, cache, wanted)
     # Random numbers are only drawn for dropout, in train mode.
-    kept = dict(use_reentrant=False, preserve_rng_state=block.training)
-    return checkpoint(fast_matmul()(block.__call__), x_ND, layout, cache, wanted, **kept)
+    options = dict(use_reentrant=False, preserve_rng_state=block.training)
+    return checkpoint(fast_matmul()(block.__call__), x_ND, layout, cache, wanted, **options)

@@ -1,7 +1,8 @@
 """Call silu and exp2 so that an element's bits do not depend on its position; gelu in 16 bits does not keep to that.
 
 On a CPU torch rounds silu and exp2 of whole vectors otherwise than the rest of a row, or of a thread's share. So rows
-are padded to whole vectors, and threads share whole rows. Gelu is shared by another rule: models/fast/trial.py.
+are padded to whole vectors, and threads share whole rows. Gelu is shared by another rule:
+the trial at the start of a run says whether its bits agree.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 VECTORS = 64  # elements that torch's loops take at once: two vectors of AVX-512 in 16 bits, or four in 32
+SHARE = 32768  # elements: torch gives a thread no less (at::internal::GRAIN_SIZE)
 
 
 def by_whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -26,9 +28,6 @@ def shares(x: torch.Tensor) -> Iterable[torch.Tensor]:
     if torch.get_num_threads() <= 2 or x.device.type != "cpu":
         return (x,)
     return even_parts(x.view(-1, *x.shape[-2:]) if x.dim() > 3 else x)
-
-
-SHARE = 32768  # elements: torch gives a thread no less (at::internal::GRAIN_SIZE)
 
 
 def even_parts(x: torch.Tensor) -> Iterator[torch.Tensor]:

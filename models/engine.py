@@ -34,23 +34,25 @@ class SampledTurn:
     slot: int
     ids: list[int]  # sampled ids, the stop token included
     logprobs: list[float]  # of each sampled id, under the sampling temperature
-    stop_reason: str  # "stop" a stop token | "length" max_new_tokens | "context" the slot is full
+    stop_reason: str  # "stop" a stop token | "length" max_new_tokens | "context" the slot is full; until then "context"
     hidden: list[torch.Tensor] = field(default_factory=list)  # [1, D] that predicted each id, if Engine.keep_hidden
 
 
 @dataclass
 class Slot:
+    """A sequence that grows turn by turn, and its place in the cache."""
+
     key: tuple[int, int]  # (seed, episode)
     place: int  # row of the cache
     version: Hashable = None  # of the weights that computed the cached keys and values
-    length: int = 0  # tokens in the cache
+    length: int = 0  # tokens in the cache; while `parent` is set, the tokens that will be copied from it
     ids: list[int] = field(default_factory=list)  # all tokens
     pending: list[int] = field(default_factory=list)  # tokens not in the cache; the last one predicts the next token
     fed: bool = False  # a turn is to be sampled
     turn: int = -1  # index of the current turn
     stream: int = 0  # state of the turn's random numbers
     row: SampledTurn | None = None  # the turn being sampled
-    parent: int | None = None  # slot to copy the first `length` tokens from, once they are computed
+    parent: int | None = None  # slot whose first `length` keys and values are to be copied (hook `share_prefix`)
 
     def room(self, max_len: int) -> int:
         """Return how many more tokens fit; negative if too many were fed."""
@@ -76,7 +78,7 @@ class Engine:
 
     version: returns a value that changes with the weights. Keys and values that were cached under another value raise
         RuntimeError. The default counts in-place writes to parameters; lora.adapter_version also sees another adapter.
-    graph: enqueue steps ahead of the host if models/fast can; by default on CUDA.
+    graph: enqueue steps ahead of the host if the hook `run_ahead` can; by default on CUDA.
     """
 
     def __init__(self, model: CausalLM, max_rows: int = 64, max_len: int = 2048, version=None, graph=None):
@@ -100,8 +102,9 @@ class Engine:
     def open(self, key: tuple[int, int], parent: int | None = None) -> int:
         """Open a slot with the random stream of `key` = (seed, episode) and return its number.
 
-        With `parent` it starts as a copy of that slot, keys and values included: the samples of a group share their
-        prompt. Raises RuntimeError if all slots are open, or the parent is not open or is being sampled.
+        With `parent` it starts with the tokens of that slot, as the samples of a group share their prompt. Their keys
+        and values are computed again, or copied where the hook `share_prefix` is installed. Raises RuntimeError if all
+        slots are open, or the parent is not open or is being sampled.
         """
         if not self.free:
             raise RuntimeError(f"all {self.max_rows} slots of the engine are open; close one first")
@@ -149,15 +152,11 @@ class Engine:
 
     def step(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> list[SampledTurn] | None:
         """Sample the next token of every turn, and return the rows that this finishes; None if there is no turn."""
-        finished = self._begin_turns()
-        busy = [i for i, state in self._slots.items() if state.row is not None and state.row not in finished]
+        busy, finished = self._schedule()
         if not busy and not finished:
             return None
         if busy:
-            busy = busy if self._ahead is None else self._ahead.ready(busy)
-            kernels.copy_prefixes(self._slots, self._cache, self._compute, self.version)
-            self._compute(busy)
-            self._check_version(busy)
+            self._run(busy)
             if self._ahead is None:
                 finished += self._sample(busy, max_new_tokens, temperature, stop_ids)
             else:
@@ -166,13 +165,27 @@ class Engine:
             self._slots[row.slot].row = None
         return finished
 
+    def _schedule(self) -> tuple[list[int], list[SampledTurn]]:
+        """Return (the slots that get a token now, the rows that are finished because their slots are full)."""
+        full = self._begin_turns()
+        busy = [i for i, state in self._slots.items() if state.row is not None and state.row not in full]
+        if busy and self._ahead is not None:
+            busy = self._ahead.ready(busy)  # short prompts wait until several can be computed at once
+        return busy, full
+
+    def _run(self, busy: list[int]) -> None:
+        """Fill the cache with the keys and values of all tokens but the last, which predicts the next one."""
+        kernels.copy_prefixes(self._slots, self._cache, self._compute, self.version)
+        self._compute(busy)
+        self._check_version(busy)
+
     def _begin_turns(self) -> list[SampledTurn]:
         """Start a turn in every slot that has been fed; return the rows that have no room for a single token."""
         full, fed = [], {i: state for i, state in self._slots.items() if state.fed}
         streams = fold_all([(*state.key, state.turn + 1) for state in fed.values()]).tolist() if fed else []
         for (i, state), stream in zip(fed.items(), streams, strict=True):
             state.fed, state.turn, state.stream = False, state.turn + 1, stream
-            state.row = SampledTurn(i, [], [], "context")
+            state.row = SampledTurn(i, [], [], "context")  # right if neither a stop token nor the limit comes first
             if state.room(self.max_len) < 1:
                 full.append(state.row)
         return full
@@ -258,6 +271,7 @@ class Engine:
 
     @torch.no_grad()
     def _forward(self, ids_BT, positions_BT, view, segments_BT=None, wanted=None) -> torch.Tensor:
+        """Return the model's hidden states for tokens whose keys and values go into the view."""
         device = self.model.lm_head.weight.device
         segments_BT, wanted = (None if x is None else x.to(device) for x in (segments_BT, wanted))
         return self.model(ids_BT.to(device), positions_BT.to(device), segments_BT, cache=view, wanted=wanted)

@@ -12,24 +12,26 @@ MOST_BYTES = 2**23  # of a file
 MOST_PARTS, MOST_DEPTH = 200_000, 32  # lists and objects in a text, and in one another
 
 
-def read_strictly(path: Path) -> dict:
-    """Return the JSON object in a file. Raise ValueError with one line for anything else."""
+def read_object(path: Path) -> dict:
+    """Return the JSON object in a file, empty if there is no file. Raise ValueError with one line for anything else."""
+    if not path.is_file():
+        return {}
     try:
-        found = parse_json(read_bytes(path))
+        content = parse_json(read_bytes(path))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ValueError(f"{path}: not a JSON object")
-    return found
+    return content
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """Return the bytes of a file. Raise ValueError if there are more than `most`."""
-    with open(path, "rb") as file:  # some of the system's own files say that they have 0 bytes
-        found = file.read(most + 1)
-    if len(found) > most:
+    with open(path, "rb") as file:
+        content = file.read(most + 1)  # not the size in stat(): some of the system's own files say 0 bytes
+    if len(content) > most:
         raise ValueError(f"larger than {most:,} bytes")
-    return found
+    return content
 
 
 def parse_json(text: bytes, most_parts: int = MOST_PARTS) -> Any:
@@ -38,38 +40,15 @@ def parse_json(text: bytes, most_parts: int = MOST_PARTS) -> Any:
     if text.count(b"[") + text.count(b"{") > most_parts:
         raise ValueError(f"more than {most_parts:,} lists and objects")
     try:
-        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not valid JSON ({error})") from None
-    level = [[found]]
+    level = [[value]]
     for _ in range(MOST_DEPTH + 1):
         items = (item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer))
         if not (level := [item for item in items if isinstance(item, (dict, list))]):
-            return found
+            return value
     raise ValueError(f"lists and objects more than {MOST_DEPTH} deep")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"the key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} twice")
-    return found
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
-
-
-TINY = Path(__file__).parent / "tiny"  # the embedded model: its files are ours
-
-
-def read_object(path: Path) -> dict:
-    """Return the JSON object in a file, empty if there is no file. Raise ValueError with one line for anything else."""
-    if not path.is_file():
-        return {}
-    if path.parent == TINY:
-        return json.loads(path.read_text())
-    return read_strictly(path)
 
 
 def number(key: str, value) -> float:
@@ -77,3 +56,14 @@ def number(key: str, value) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-30 <= value <= 1e30:
         raise ValueError(f"{key} must be a positive number, not {value!r} (1e-30 to 1e30)")
     return float(value)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError(f"the key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} twice")
+    return table
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")

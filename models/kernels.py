@@ -29,8 +29,8 @@ def refuse_exact(_model: nn.Module) -> None:
 @dataclass
 class Kernels:
     # Products of one input with frozen weights [out, D], without autograd; outputs lie side by side.
-    frozen_product: Callable = nothing_faster  # (x_ND, weights, biases) -> [N, sum of out]
-    frozen_product_back: Callable = nothing_faster  # (grad, weights) -> the gradient of x_ND
+    joint_product: Callable = nothing_faster  # (x_ND, weights, biases) -> [N, sum of out]
+    joint_gradient: Callable = nothing_faster  # (grad, weights) -> the gradient of x_ND
     quant_product: Callable = nothing_faster  # (x_ND, quantised layers: models/quant.py) -> [N, sum of out]
     dequantise: Callable = nothing_faster  # (quantised layer, dtype) -> its weight [out, in]
     # A slab of `size` words of a frozen output head, from word `start` on. Rows from `rows` on are padding.

@@ -25,8 +25,8 @@ class Layout:
     N: int  # rows
     to_sequences: torch.Tensor | None  # int64 [S*T]: the row of each token; None: rows are in order already
     to_rows: torch.Tensor | None  # int64 [N]: for each row, the index in the flattened [S, T] where it first occurs
-    exact: bool = False  # as in models/attention.py; rows by index, whose gradient CUDA adds up in one order
-    packed_attend: Callable | None = None  # (q_NHE, k_NKE, v_NKE, window) -> out_NHE, from models/fast
+    exact: bool = False  # bitwise on CUDA: rows are read as x[index], whose gradient is added up in one order
+    packed_attend: Callable | None = None  # (q_NHE, k_NKE, v_NKE, window) -> out_NHE, from the hook `pack`
 
     def sequences(self, x_NHE: torch.Tensor) -> torch.Tensor:
         """Return rows [N, H, E] as padded sequences [S, H, T, E]."""
@@ -42,18 +42,22 @@ class Layout:
             return x[self.to_rows] if self.exact else x.index_select(0, self.to_rows)
         return F.pad(x, (0, 0, 0, self.N - len(x)))
 
-    def only(self, wanted: torch.Tensor) -> "Layout":
-        """Return the layout with only `wanted` rows as queries; a row that sequences share is one of the first."""
+    def with_queries(self, wanted: torch.Tensor) -> "Layout":
+        """Return the layout whose queries are the rows `wanted`; keys and values are still those of all rows.
+
+        A row that several sequences share is a query of the first of them.
+        """
         S, T = self.last_key_ST.shape
-        place = wanted if self.to_rows is None else self.to_rows[wanted]
-        order = place.argsort()
+        place = wanted if self.to_rows is None else self.to_rows[wanted]  # in the flattened [S, T]
+        # Sorted by place, the queries of a sequence are adjacent: the i-th of them moves to s * longest + i.
+        order, numbers = place.argsort(), torch.arange(len(wanted), device=wanted.device)
         sequence = place[order] // T
         counts_S = sequence.bincount(minlength=S)
-        count, longest = torch.arange(len(wanted), device=wanted.device), int(counts_S.max())
+        starts_S, longest = counts_S.cumsum(0) - counts_S, int(counts_S.max())
         to_rows = torch.empty_like(wanted)
-        to_rows[order] = sequence * longest + count - (counts_S.cumsum(0) - counts_S)[sequence]
+        to_rows[order] = sequence * longest + numbers - starts_S[sequence]
         to_sequences, last_key = wanted.new_zeros(S * longest), wanted.new_full((S * longest,), -1)
-        to_sequences[to_rows], last_key[to_rows] = count, self.last_key_ST.flatten()[place]
+        to_sequences[to_rows], last_key[to_rows] = numbers, self.last_key_ST.flatten()[place]
         rotary = {rope: (cos_NE[wanted], sin_NE[wanted]) for rope, (cos_NE, sin_NE) in self.rotary.items()}
         return Layout(last_key.view(S, longest), rotary, len(wanted), to_sequences, to_rows, self.exact)
 
@@ -67,12 +71,14 @@ def make_layout(ids_BT, positions_BT, sequences_ST, cached: bool, exact: bool, r
     else:
         row_of_token = sequences_ST.flatten()
         to_sequences, real = row_of_token.clamp(min=0), (row_of_token >= 0).nonzero()[:, 0]
+        # A shared row is computed by the first sequence that has it: the least of its indices in [S, T].
         to_rows = torch.zeros(N, dtype=torch.long, device=device)
         to_rows.scatter_reduce_(0, row_of_token[real], real, "amin", include_self=False)
         index_BT = (to_rows[: ids_BT.numel()] % sequences_ST.shape[1]).view_as(ids_BT)
         is_first = to_rows[to_sequences] == torch.arange(len(row_of_token), device=device)
         own_ST = (sequences_ST >= 0) & is_first.view_as(sequences_ST)  # the sequence that computes a shared row
     positions_BT = index_BT if positions_BT is None else positions_BT
+    # Cached keys come before the tokens of this forward, so there a query's last key is at its position.
     last_key_ST = positions_BT if cached else index_BT
     if sequences_ST is not None:
         last_key_ST = last_key_ST.flatten()[to_sequences].view_as(sequences_ST).where(own_ST, -1)

@@ -1,5 +1,8 @@
 """Linear layers, and several layers of one input as one product.
 
+The decoder calls `joint_linear`, for example for q, k and v. With adapters it goes on to LoRALinear.joint and FusedLoRA
+(lora/), else to `Linear.joint`; each of them multiplies by `Linear.joint_product`, which is F.linear or a faster hook.
+
 Numbers of rows are padded to ROW_MULTIPLE, because libraries take other kernels, with other rounding, for one to three
 rows and for the tails of vectors. A trial at the start of a run tries whether a row's bits depend on the others.
 """
@@ -16,6 +19,21 @@ from models.kernels import kernels
 ROW_MULTIPLE = 16
 
 
+def joint_linear(x: torch.Tensor, *layers: "LinearLayer") -> tuple[torch.Tensor, ...]:
+    """Return the outputs of layers that read the same input, as one product where that is possible."""
+    wrapper = next((layer for layer in layers if not isinstance(layer, Linear)), layers[0])
+    return wrapper.joint(x, layers)
+
+
+class LinearLayer(Protocol):
+    """The interface of `Linear`, and of a wrapper that adds an adapter to one."""
+
+    joint: Callable  # (x, layers of this class or plain `Linear`) -> the output of each
+    parts: Callable[[], "LinearParts"]  # the current terms
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
 class LinearParts(NamedTuple):
     """The terms of x @ weight.T + bias + scale * x @ A.T @ B.T; A and B are None without an adapter."""
 
@@ -26,19 +44,10 @@ class LinearParts(NamedTuple):
     scale: float = 1.0
 
 
-class LinearLayer(Protocol):
-    """The interface of `Linear`, and of a wrapper that adds an adapter to one."""
-
-    joint: Callable  # (x, layers of this class or plain `Linear`) -> the output of each; a wrapper's also takes `again`
-    parts: Callable[[], LinearParts]  # the current terms
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
-
-
 class Linear(nn.Linear):
-    """nn.Linear whose product with a frozen weight models/fast may replace."""
+    """nn.Linear whose product with a frozen weight a hook may replace."""
 
-    matmul: Callable | None = None  # replaces F.linear(x, weight, bias); `make_exact` sets it in all layers
+    matmul: Callable | None = None  # replaces F.linear(x, weight, bias); the hook `make_exact` sets it in all layers
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.joint(x, (self,))[0]
@@ -51,45 +60,39 @@ class Linear(nn.Linear):
         """Return the output of each layer for x [..., in]."""
         if any(layer.weight.requires_grad for layer in layers):
             return tuple((layer.matmul or F.linear)(x, layer.weight, layer.bias) for layer in layers)
-        product = layers[0].product
+        product = layers[0].joint_product
         if torch.is_grad_enabled() and x.requires_grad:
-            product = FrozenProduct.apply
+            product = JointProduct.apply
         return product(x, layers).split([layer.out_features for layer in layers], -1)
 
     @staticmethod
-    def product(x: torch.Tensor, layers: Sequence["Linear"]) -> torch.Tensor:
+    def joint_product(x: torch.Tensor, layers: Sequence["Linear"]) -> torch.Tensor:
         """Return the outputs of frozen layers side by side, [..., in] -> [..., sum of out], without a gradient."""
         matmul, weights, biases = layers[0].matmul, [layer.weight for layer in layers], [layer.bias for layer in layers]
-        y = kernels.frozen_product(x, weights, biases) if matmul is None else None
+        y = kernels.joint_product(x, weights, biases) if matmul is None else None
         if y is None:
             outputs = [(matmul or F.linear)(x, layer.weight, layer.bias) for layer in layers]
             y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
         return y
 
     @staticmethod
-    def product_back(grad: torch.Tensor, layers: Sequence["Linear"]) -> torch.Tensor:
-        """Return the gradient of `product`'s input from the gradient of its output."""
+    def joint_gradient(grad: torch.Tensor, layers: Sequence["Linear"]) -> torch.Tensor:
+        """Return the gradient of `joint_product`'s input from the gradient of its output."""
         weights = [layer.weight for layer in layers]
-        if (grad_x := kernels.frozen_product_back(grad, weights)) is not None:
+        if (grad_x := kernels.joint_gradient(grad, weights)) is not None:
             return grad_x
         parts = (part @ w for part, w in zip(grad.split([len(w) for w in weights], -1), weights, strict=True))
         return sum(parts, next(parts))  # without a copy for 0 + the first
 
 
-def joint_linear(x: torch.Tensor, *layers: LinearLayer) -> tuple[torch.Tensor, ...]:
-    """Return the outputs of layers that read the same input, as one product where that is possible."""
-    wrapper = next((layer for layer in layers if not isinstance(layer, Linear)), layers[0])
-    return wrapper.joint(x, layers)
-
-
-class FrozenProduct(torch.autograd.Function):
-    """`Linear.product` with a gradient for its input alone; saves no tensor for the backward."""
+class JointProduct(torch.autograd.Function):
+    """`Linear.joint_product` with a gradient for its input alone; saves no tensor for the backward."""
 
     @staticmethod
     def forward(ctx, x, layers):
         ctx.layers = layers
-        return layers[0].product(x, layers)
+        return layers[0].joint_product(x, layers)
 
     @staticmethod
     def backward(ctx, grad):
-        return ctx.layers[0].product_back(grad.contiguous(), ctx.layers), None
+        return ctx.layers[0].joint_gradient(grad.contiguous(), ctx.layers), None

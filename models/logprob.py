@@ -6,10 +6,10 @@ for the entropy, the backward computes the logits again:
 
     d logp(y) / d logit_v = [v = y] - p_v,    d entropy / d logit_v = -p_v (log p_v + entropy)
 
-models/fast/head.py gets a frozen head's gradient from the forward.
+The hook `token_logprobs` may get a frozen head's gradient from the forward instead.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -55,8 +55,9 @@ class _TokenLogprobs(torch.autograd.Function):
         parts = []
         for hidden, targets in zip(hidden_ND.split(ROWS), targets_N.split(ROWS), strict=True):
             logits_NV = head_logits(hidden, weight_VD, temperature)[: len(hidden)]
-            log, (_, probs_NV, peak, log_total) = log_normalizer(logits_NV), normalize(logits_NV)
-            entropy = (probs_NV * (log_total - (logits_NV - peak))).sum(-1)  # large logits would cancel
+            log = log_normalizer(logits_NV)
+            _, probs_NV, peak, log_total = normalize(logits_NV)
+            entropy = (probs_NV * (log_total - (logits_NV - peak))).sum(-1)  # log - logits would cancel if large
             parts.append((logits_NV.gather(1, targets[:, None]) - log, entropy, log))
         logprobs_N, entropy_N, log_N = (torch.cat(x).view(-1) for x in zip(*parts, strict=True))
         ctx.temperature = temperature
@@ -67,7 +68,7 @@ class _TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_logprobs_N, grad_entropy_N):
-        return *backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs, SLAB, ROWS), None, None, None
+        return *backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, ROWS), None, None, None
 
 
 def slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tensor]]:
@@ -86,15 +87,13 @@ def slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tensor
 def normalize(logits_NV: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return (log sum exp [N, 1], softmax [N, V], peak [N, 1], log sum exp(logits - peak) [N, 1])."""
     probs_NV, peak = logits_NV.softmax(-1), logits_NV.amax(-1, keepdim=True)
+    # The largest probability is 1 / sum exp(logits - peak): its -log is that sum's log, without a second exp of [N, V].
     log_total = -probs_NV.amax(-1, keepdim=True).log_()
     return peak + log_total, probs_NV, peak, log_total
 
 
-def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs: Callable, size: int, limit: int):
-    """Return the gradients of hidden_ND and weight_VD, None for one that needs none.
-
-    slabs: of models/logprob.py, with `size` words each. limit: rows at once.
-    """
+def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, limit: int):
+    """Return the gradients of hidden_ND and weight_VD, None for one that needs none. limit: rows at once."""
     hidden_ND, weight_VD, targets_N, log_N, entropy_N = ctx.saved_tensors
     # Sums over the slabs are float32: in 16 bits each addition would round.
     grad_hidden_ND = torch.zeros_like(hidden_ND, dtype=log_N.dtype) if ctx.needs_input_grad[0] else None
@@ -112,7 +111,7 @@ def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs: Callabl
             grad = (grad / ctx.temperature).to(weight_VD.dtype)
             padded = F.pad(grad, (0, 0, 0, len(logits) - len(grad)))  # as `slabs` pads
             if grad_hidden_ND is not None:
-                grad_hidden_ND[rows] += slab_back(padded, weight_VD, start, size)[: len(grad)]
+                grad_hidden_ND[rows] += slab_back(padded, weight_VD, start, SLAB)[: len(grad)]
             if grad_weight_VD is not None:
                 grad_weight_VD[start : start + grad.shape[1]] += grad.mT @ hidden
             del logits, logp, grad, padded  # or the next slab's would be made beside them

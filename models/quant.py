@@ -60,7 +60,7 @@ class QuantLinear(Linear):
         return dequantise(self).to(dtype) if weight is None else weight
 
     @staticmethod
-    def product(x: torch.Tensor, layers: Sequence["QuantLinear"]) -> torch.Tensor:
+    def joint_product(x: torch.Tensor, layers: Sequence["QuantLinear"]) -> torch.Tensor:
         """Return the outputs of the layers side by side, [..., in] -> [..., sum of out], without a gradient."""
         matmul = layers[0].matmul
         y = kernels.quant_product(x, layers) if matmul is None else None
@@ -70,8 +70,8 @@ class QuantLinear(Linear):
         return y
 
     @staticmethod
-    def product_back(grad: torch.Tensor, layers: Sequence["QuantLinear"]) -> torch.Tensor:
-        """Return the gradient of `product`'s input from the gradient of its output."""
+    def joint_gradient(grad: torch.Tensor, layers: Sequence["QuantLinear"]) -> torch.Tensor:
+        """Return the gradient of `joint_product`'s input from the gradient of its output."""
         grads = grad.split([layer.out_features for layer in layers], -1)
         parts = (part @ layer.dense(grad.dtype) for part, layer in zip(grads, layers, strict=True))
         return sum(parts, next(parts))  # without a copy for 0 + the first

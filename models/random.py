@@ -1,4 +1,4 @@
-"""Random numbers from counters: each depends on its own (seed, episode, turn, token) alone.
+"""Random numbers from counters: each depends only on its own (seed, episode, turn, token).
 
 Each number is folded in by the finalizer of SplitMix64 (Steele, Lea and Flood 2014, figure 16), in wrapping int64.
 """

@@ -6,114 +6,15 @@ may be stretched for longer sequences in the published ways: linear, dynamic, ya
 """
 
 import math
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
 
 from models.json_file import number
 
-THETA = 10000.0
-
-
-@dataclass(frozen=True)
-class Rope:
-    """The numbers that define a layer's angles."""
-
-    kind: str = "default"  # default | linear | dynamic | yarn | llama3
-    theta: float = THETA
-    stretch: Hashable = None  # for other kinds than the default: models/rope.py's Stretch
-    max_length: int | None = None  # dynamic: up to this length the angles do not depend on the length
-    scaling: float = 1.0  # yarn: multiplies cos and sin, so attention scores grow by its square
-
-
-def frequencies(rope: Rope, head_dim: int, device=None) -> tuple[torch.Tensor, float]:
-    """Return (radians per position of each pair, float32 [head_dim / 2]; the factor of cos and sin).
-
-    `dynamic` equals the default up to max_length; longer sequences are refused elsewhere.
-    """
-    if rope.kind not in ("default", "dynamic"):
-        return stretched(rope.kind, rope.theta, rope.stretch, head_dim, device), rope.scaling
-    pairs = torch.arange(0, head_dim, 2, device=device).float() / head_dim
-    return 1.0 / rope.theta**pairs, rope.scaling
-
-
-def parse_ropes(raw: dict, layer_types: tuple[str, ...], max_length: int, family: str) -> tuple[Rope, ...]:
-    """Return the Rope of each layer from a config.json. Raise ValueError with one line that names the setting."""
-    found = raw.get("rope_parameters") or {}
-    if isinstance(found, dict) and not raw.keys() & {"rope_scaling", "partial_rotary_factor"}:
-        settings = {"rope_type": "default", "rope_theta": raw.get("rope_theta", THETA), **found}
-        if settings["rope_type"] == "default" and len(settings) == 2:
-            return (Rope(theta=number("rope_theta", settings["rope_theta"])),) * len(layer_types)
-    return tuple(Rope(**fields) for fields in layer_settings(raw, layer_types, max_length, family))
-
-
 LAYER_TYPES = ("full_attention", "sliding_attention")
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3")
-THETA = 10000.0
-
-
-def layer_settings(raw: dict, layer_types: tuple[str, ...], max_length: int, family: str) -> list[dict]:
-    """Return the fields of models.rope.Rope for each layer. Raise ValueError with one line that names the setting."""
-    if raw.get("partial_rotary_factor") not in (None, 1):
-        raise ValueError("partial_rotary_factor other than 1 is not supported")
-    settings = rope_settings(raw)
-    if not nested(settings):
-        return [_read(settings, max_length, "rotary settings")] * len(layer_types)
-    if family in ("llama", "mistral"):
-        raise ValueError(
-            f"rope_parameters nested by layer type is not supported for {family}, which has no layer_types"
-        )
-    if missing := sorted(set(layer_types) - set(settings)):
-        raise ValueError(f"rope_parameters is nested by layer type but has no entry for {missing[0]}")
-    each = {kind: _read(settings[kind], max_length, f"rotary settings of {kind}") for kind in set(layer_types)}
-    return [each[kind] for kind in layer_types]
-
-
-def rope_settings(raw: dict) -> dict:
-    """Return the rotary settings in effect, in the layout of `rope_parameters`.
-
-    Precedence: `rope_scaling` over `rope_parameters`, a rope_theta inside over one beside, rope_type over type, an
-    original_max_position_embeddings beside over one inside.
-    """
-    name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
-    found = raw.get(name) or {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{name} must be an object, not {found!r}")
-    theta = THETA if raw.get("rope_theta") is None else raw["rope_theta"]
-    if not nested(found):
-        settings, original = _standard(found, theta), raw.get("original_max_position_embeddings")
-        if original is not None and settings["rope_type"] in ("yarn", "llama3"):
-            settings["original_max_position_embeddings"] = original
-        return settings
-    for key, value in found.items():
-        if not isinstance(value, dict):
-            raise ValueError(f"{name} is nested by layer type, so {key} must be an object, not {value!r}")
-    return {kind: _standard(value, theta) for kind, value in found.items()}
-
-
-def nested(settings: dict) -> bool:
-    """Return whether rotary settings are nested by layer type."""
-    return any(key in LAYER_TYPES or isinstance(value, dict) for key, value in settings.items())
-
-
-def _standard(found: dict, theta: float) -> dict:
-    settings = {"rope_type": found.get("type", "default"), "rope_theta": theta, **found}
-    settings.pop("type", None)
-    return settings
-
-
-def _read(settings: dict, max_length: int, where: str) -> dict:
-    kind = settings["rope_type"]
-    if kind not in KINDS:
-        raise ValueError(f"rope type {kind!r} is not supported; supported: {', '.join(KINDS)}")
-    if settings.get("partial_rotary_factor") not in (None, 1):
-        raise ValueError("partial_rotary_factor other than 1 is not supported")
-    try:
-        fields = {"kind": kind, "theta": number("rope_theta", settings["rope_theta"])}
-        return fields if kind == "default" else fields | read_scaling(kind, settings, max_length)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+THETA = 10000.0  # default of rope_theta
 
 
 @dataclass(frozen=True)
@@ -129,21 +30,35 @@ class Stretch:
     high_freq_factor: float = 4.0  # llama3: like beta_fast
 
 
-def stretched(kind: str, theta: float, stretch: Stretch, head_dim: int, device=None) -> torch.Tensor:
-    """Return the radians per position of each pair, float32 [head_dim / 2], for a models.rope.Rope.
+@dataclass(frozen=True)
+class Rope:
+    """The numbers that define a layer's angles."""
+
+    kind: str = "default"  # default | linear | dynamic | yarn | llama3
+    theta: float = THETA
+    stretch: Stretch | None = None  # for other kinds than the default
+    max_length: int | None = None  # dynamic: up to this length the angles do not depend on the length
+    scaling: float = 1.0  # yarn: multiplies cos and sin, so attention scores grow by its square
+
+
+def frequencies(rope: Rope, head_dim: int, device=None) -> tuple[torch.Tensor, float]:
+    """Return (radians per position of each pair, float32 [head_dim / 2]; the factor of cos and sin).
 
     linear: Chen et al. 2023, section 2.3; yarn: Peng et al. 2023, equations 17 to 22; llama3: the code of Llama 3.1.
+    dynamic equals the default up to max_length, beyond which the decoder refuses a sequence.
     """
     pairs = torch.arange(0, head_dim, 2, device=device).float() / head_dim
-    plain = 1.0 / theta**pairs
-    if kind == "linear":
-        return plain / stretch.factor
-    if kind == "yarn":
-        slowed = 1.0 / (stretch.factor * theta**pairs)
-        keep = 1 - yarn_ramp(stretch, theta, head_dim, device)
-        return slowed * (1 - keep) + plain * keep
-    keep = llama3_ramp(stretch, plain)
-    return (1 - keep) * plain / stretch.factor + keep * plain
+    plain, stretch = 1.0 / rope.theta**pairs, rope.stretch
+    if rope.kind == "linear":
+        return plain / stretch.factor, rope.scaling
+    if rope.kind == "yarn":
+        slowed = 1.0 / (stretch.factor * rope.theta**pairs)
+        keep = 1 - yarn_ramp(stretch, rope.theta, head_dim, device)
+        return slowed * (1 - keep) + plain * keep, rope.scaling
+    if rope.kind == "llama3":
+        keep = llama3_ramp(stretch, plain)
+        return (1 - keep) * plain / stretch.factor + keep * plain, rope.scaling
+    return plain, rope.scaling
 
 
 def yarn_ramp(stretch: Stretch, theta: float, head_dim: int, device) -> torch.Tensor:
@@ -166,17 +81,70 @@ def llama3_ramp(stretch: Stretch, plain: torch.Tensor) -> torch.Tensor:
     return ((rotations - stretch.low_freq_factor) / (stretch.high_freq_factor - stretch.low_freq_factor)).clamp(0, 1)
 
 
-def refuse_length(length: int, max_length: int) -> None:
-    """Raise ValueError: the sequence is too long for dynamic RoPE."""
-    raise ValueError(
-        f"a sequence of {length} tokens is longer than max_position_embeddings {max_length}: the "
-        "angles of dynamic RoPE would change with the longest sequence of the batch"
-    )
+def parse_ropes(raw: dict, layer_types: tuple[str, ...], max_length: int, family: str) -> tuple[Rope, ...]:
+    """Return the Rope of each layer from a config.json. Raise ValueError with one line that names the setting."""
+    if raw.get("partial_rotary_factor") not in (None, 1):
+        raise ValueError("partial_rotary_factor other than 1 is not supported")
+    settings = rope_settings(raw)
+    if not nested(settings):
+        return (_read(settings, max_length, "rotary settings"),) * len(layer_types)
+    if family in ("llama", "mistral"):
+        raise ValueError(
+            f"rope_parameters nested by layer type is not supported for {family}, which has no layer_types"
+        )
+    if missing := sorted(set(layer_types) - set(settings)):
+        raise ValueError(f"rope_parameters is nested by layer type but has no entry for {missing[0]}")
+    each = {kind: _read(settings[kind], max_length, f"rotary settings of {kind}") for kind in set(layer_types)}
+    return tuple(each[kind] for kind in layer_types)
 
 
-def read_scaling(kind: str, settings: dict, max_length: int) -> dict:
-    """Return the fields of models.rope.Rope that this kind sets. Raise ValueError that names the setting."""
-    return _READERS[kind](settings, max_length)
+def rope_settings(raw: dict) -> dict:
+    """Return the rotary settings in effect, in the layout of `rope_parameters`.
+
+    Precedence: `rope_scaling` over `rope_parameters`, a rope_theta inside over one beside, rope_type over type, an
+    original_max_position_embeddings beside over one inside.
+    """
+    name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
+    stored = raw.get(name) or {}
+    if not isinstance(stored, dict):
+        raise ValueError(f"{name} must be an object, not {stored!r}")
+    theta = THETA if raw.get("rope_theta") is None else raw["rope_theta"]
+    if not nested(stored):
+        settings, original = _standard(stored, theta), raw.get("original_max_position_embeddings")
+        if original is not None and settings["rope_type"] in ("yarn", "llama3"):
+            settings["original_max_position_embeddings"] = original
+        return settings
+    for key, value in stored.items():
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} is nested by layer type, so {key} must be an object, not {value!r}")
+    return {kind: _standard(value, theta) for kind, value in stored.items()}
+
+
+def nested(settings: dict) -> bool:
+    """Return whether rotary settings are nested by layer type."""
+    return any(key in LAYER_TYPES or isinstance(value, dict) for key, value in settings.items())
+
+
+def _standard(stored: dict, theta: float) -> dict:
+    """Return the settings of one kind of layer in the layout of transformers 5: rope_type and rope_theta are there."""
+    settings = {"rope_type": stored.get("type", "default"), "rope_theta": theta, **stored}
+    settings.pop("type", None)
+    return settings
+
+
+def _read(settings: dict, max_length: int, where: str) -> Rope:
+    """Return the Rope of one kind of layer. where: the beginning of an error's line."""
+    kind = settings["rope_type"]
+    if kind not in KINDS:
+        raise ValueError(f"rope type {kind!r} is not supported; supported: {', '.join(KINDS)}")
+    if settings.get("partial_rotary_factor") not in (None, 1):
+        raise ValueError("partial_rotary_factor other than 1 is not supported")
+    try:
+        fields = {"kind": kind, "theta": number("rope_theta", settings["rope_theta"])}
+        read_scaling = {"linear": _linear, "dynamic": _dynamic, "yarn": _yarn, "llama3": _llama3}
+        return Rope(**(fields if kind == "default" else fields | read_scaling[kind](settings, max_length)))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _linear(settings: dict, max_length: int) -> dict:
@@ -246,6 +214,3 @@ def _original_length(settings: dict, max_length: int) -> int:
     if type(length) is not int or not 0 < length <= 2**31:
         raise ValueError(f"original_max_position_embeddings must be a positive integer, not {length!r}")
     return length
-
-
-_READERS = {"linear": _linear, "dynamic": _dynamic, "yarn": _yarn, "llama3": _llama3}

@@ -44,14 +44,14 @@ def truncate(logits_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
     probs_BV = sorted_BV.softmax(-1)
     before_BV = probs_BV.cumsum(-1, dtype=torch.float64) - probs_BV
     kept_BV = (before_BV < top_p) & (sorted_BV > float("-inf"))
-    last_B1 = sorted_BV.masked_fill(~kept_BV, float("inf")).amin(-1, keepdim=True)
-    return logits_BV.masked_fill(logits_BV < last_B1, float("-inf"))
+    last_kept = sorted_BV.masked_fill(~kept_BV, float("inf")).amin(-1, keepdim=True)
+    return logits_BV.masked_fill(logits_BV < last_kept, float("-inf"))
 
 
 def choose(logits_BV: torch.Tensor, uniforms_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (ids_B, logprobs_B) by the inverse of the cumulative distribution, as models/engine.py's `sample`."""
     logprobs_BV = logits_BV.log_softmax(-1)
     sums_BV = logprobs_BV.exp().cumsum(-1, dtype=torch.float64)
-    target_B1 = uniforms_B.to(sums_BV.device)[:, None] * sums_BV[:, -1:]
-    ids_B1 = torch.searchsorted(sums_BV, target_B1, right=True).clamp_(max=sums_BV.shape[1] - 1)
-    return ids_B1[:, 0], logprobs_BV.gather(1, ids_B1)[:, 0]
+    target = uniforms_B.to(sums_BV.device)[:, None] * sums_BV[:, -1:]
+    ids = torch.searchsorted(sums_BV, target, right=True).clamp_(max=sums_BV.shape[1] - 1)
+    return ids[:, 0], logprobs_BV.gather(1, ids)[:, 0]

@@ -17,38 +17,24 @@ from models.checkpoints import quantised
 from models.checkpoints.quantised import names_in_files
 from models.config import read_config
 from models.decoder import CausalLM
-from models.json_file import TINY, read_object
+from models.json_file import read_object
 from models.kernels import kernels
 
-
-def resolve(name: str | Path) -> Path:
-    """Return the folder of a model: embedded, local, or downloaded. Raise FileNotFoundError or ValueError for none."""
-    folder = TINY if str(name) == "tiny" else Path(name)
-    if folder.is_dir():
-        return folder
-    return download(str(name))
-
-
-def open_checkpoint(name: str | Path) -> tuple[Path, CausalLM, list[Path]]:
-    """Return (folder, model on the meta device, weight files). Raise as `load_model`, for too large files as well."""
-    folder = resolve(name)
-    with torch.device("meta"):
-        model = CausalLM(read_config(folder))
-    files = [folder / "model.safetensors"]
-    if files[0].is_symlink() or not files[0].is_file() or (folder / "model.safetensors.index.json").is_file():
-        files = weight_files(folder / "model.safetensors.index.json", files[0])
-    size, count = sum(path.stat().st_size for path in files), sum(p.numel() for p in model.parameters())
-    if size > 16 * count + 2**20:  # 8 bytes each, a tied head twice, and headers
-        raise ValueError(f"{folder}: {size:,} bytes of weights; config.json describes {count:,} numbers")
-    return folder, model, files
+TINY = Path(__file__).parent / "tiny"  # the folder of the embedded model
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+ROWS = 4096  # of two matrices that are cast and compared at once
+SHARD_NAME = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+REVISION = re.compile(r"\w([\w./-]*\w)?", re.ASCII)
+DOWNLOADED = ["*.json", "*.safetensors", "*.jinja"]  # the files of a checkpoint that are read
 
 
 def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant: str = "none", read=None) -> CausalLM:
     """Return the decoder with the weights of `name` (see `resolve`), cast to dtype and frozen.
 
     To train it, inject adapters (lora.inject) or call model.requires_grad_(True).
-    exact: on a GPU, sample and train with the same bits (models/fast/exact.py).
-    read: (model on the meta device, files, dtype, device) -> its tensors, instead of `_read`: rl/ranks/shard.py's.
+    exact: on a GPU, sample and train with the same bits, by the hook `make_exact`.
+    read: (model on the meta device, files, dtype, device) -> its tensors; replaces the reader of whole tensors.
     quant: "nf4" | "nf4-double" | "int8" quantises the blocks' linear layers (models/quant.py), tensor by tensor.
     Raise FileNotFoundError or ValueError, one line that names the file, tensor or setting that is missing or unfit.
     """
@@ -58,10 +44,11 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant:
             tensors = (read or _read)(model, files, dtype, device)
         else:
             tensors = quantised.read(model, quant, files, dtype, device)
-        embedding, tied = tensors["model.embed_tokens.weight"], model.config.tie_word_embeddings
-        head = tensors.setdefault("lm_head.weight", embedding) if tied else embedding
-        if head is not embedding and not torch.equal(head, embedding):
-            raise ValueError("lm_head.weight differs from model.embed_tokens.weight")
+        tied = model.config.tie_word_embeddings
+        if tied:  # files may hold one copy of the matrix or both
+            head = tensors.setdefault(HEAD, tensors[EMBEDDING])
+            if head is not tensors[EMBEDDING] and not torch.equal(head, tensors[EMBEDDING]):
+                raise ValueError(f"{HEAD} differs from {EMBEDDING}")
         model.load_state_dict(tensors, strict=True, assign=True)
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError):
         check_weights(folder, files, model, dtype)
@@ -90,7 +77,67 @@ def _read(model: CausalLM, files: list[Path], dtype: torch.dtype, device: str) -
     return tensors
 
 
-SHARD_NAME = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
+def open_checkpoint(name: str | Path) -> tuple[Path, CausalLM, list[Path]]:
+    """Return (folder, model on the meta device, weight files). Raise as `load_model`, for too large files as well."""
+    folder = resolve(name)
+    with torch.device("meta"):
+        model = CausalLM(read_config(folder))
+    files = weight_files(folder / "model.safetensors.index.json", folder / "model.safetensors")
+    size, count = sum(path.stat().st_size for path in files), sum(p.numel() for p in model.parameters())
+    if size > 16 * count + 2**20:  # 8 bytes each, a tied head twice, and headers
+        raise ValueError(f"{folder}: {size:,} bytes of weights; config.json describes {count:,} numbers")
+    return folder, model, files
+
+
+def resolve(name: str | Path) -> Path:
+    """Return the folder of a model: embedded, local, or downloaded. Raise FileNotFoundError or ValueError for none."""
+    folder = TINY if str(name) == "tiny" else Path(name)
+    if folder.is_dir():
+        return folder
+    return download(str(name))
+
+
+def download(name: str) -> Path:
+    """Return the folder of a hub id such as "org/name" or "org/name@revision"; offline, that of the hub's cache.
+
+    Raise FileNotFoundError with one line if `name` is not a hub id or the hub does not have it, ValueError if the
+    revision cannot be the name of one. A config.json that is not supported is refused before the weights come.
+    """
+    read_config(download_config(name))
+    return _download(name, DOWNLOADED)
+
+
+def download_config(name: str) -> Path:
+    """Return a folder with the config.json of a hub id. Raise what `download` does for the id and the revision."""
+    return _download(name, ["config.json"])
+
+
+def _download(name: str, patterns: list[str]) -> Path:
+    hub_id, revision = split_revision(name)
+    if name.startswith((".", "/", "~")) or not HUB_ID.fullmatch(hub_id) or ".." in hub_id:
+        raise FileNotFoundError(f"model {name!r}: no such folder (and not a hub id such as Qwen/Qwen2.5-0.5B-Instruct)")
+    from huggingface_hub import snapshot_download  # takes half a second, and only a hub id needs it
+
+    try:
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
+    except Exception as error:  # the hub client raises many kinds; for the user they all mean the same
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise FileNotFoundError(
+            f"model {name!r}: no such folder, and no download from the hub ({type(error).__name__}: {reason[:160]})"
+        ) from None
+
+
+def split_revision(name: str | Path) -> tuple[str, str | None]:
+    """Return ("org/name", "v1") for the hub id "org/name@v1", and (name, None) for any other name or a folder.
+
+    Raise ValueError with one line for a revision that cannot be a branch, tag or commit.
+    """
+    hub_id, at, revision = str(name).partition("@")
+    if not at or not HUB_ID.fullmatch(hub_id) or Path(name).is_dir():
+        return str(name), None
+    if not REVISION.fullmatch(revision) or ".." in revision or "//" in revision:
+        raise ValueError(f"model {str(name)!r}: {revision!r} is not the name of a branch, tag or commit")
+    return hub_id, revision
 
 
 def weight_files(index: Path, single: Path) -> list[Path]:
@@ -131,58 +178,6 @@ def shard_files(index: Path) -> list[Path]:
     return [index.parent / shard for shard in shards]
 
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
-REVISION = re.compile(r"\w([\w./-]*\w)?", re.ASCII)
-PATTERNS = ["*.json", "*.safetensors", "*.jinja"]
-
-
-def download(name: str) -> Path:
-    """Return the folder of a hub id such as "org/name" or "org/name@revision"; offline, that of the hub's cache.
-
-    Raise FileNotFoundError with one line if `name` is not a hub id or the hub does not have it, ValueError if the
-    revision cannot be the name of one. A config.json that is not supported is refused before the weights come.
-    """
-    read_config(download_config(name))
-    return _download(name, PATTERNS)
-
-
-def download_config(name: str) -> Path:
-    """Return a folder with the config.json of a hub id. Raise what `download` does for the id and the revision."""
-    return _download(name, ["config.json"])
-
-
-def _download(name: str, patterns: list[str]) -> Path:
-    hub_id, revision = split_revision(name)
-    if name.startswith((".", "/", "~")) or not HUB_ID.fullmatch(hub_id) or ".." in hub_id:
-        raise FileNotFoundError(f"model {name!r}: no such folder (and not a hub id such as Qwen/Qwen2.5-0.5B-Instruct)")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
-    except Exception as error:  # the hub client raises many kinds; for the user they all mean the same
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise FileNotFoundError(
-            f"model {name!r}: no such folder, and no download from the hub ({type(error).__name__}: {reason[:160]})"
-        ) from None
-
-
-def split_revision(name: str | Path) -> tuple[str, str | None]:
-    """Return ("org/name", "v1") for the hub id "org/name@v1", and (name, None) for any other name or a folder.
-
-    Raise ValueError with one line for a revision that cannot be a branch, tag or commit.
-    """
-    hub_id, at, revision = str(name).partition("@")
-    if not at or not HUB_ID.fullmatch(hub_id) or Path(name).is_dir():
-        return str(name), None
-    if not REVISION.fullmatch(revision) or ".." in revision or "//" in revision:
-        raise ValueError(f"model {str(name)!r}: {revision!r} is not the name of a branch, tag or commit")
-    return hub_id, revision
-
-
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-ROWS = 4096  # that are cast at once
-
-
 def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torch.dtype) -> None:
     """Raise ValueError, with one line that names the file or tensor, if the files are not exactly the model's weights.
 
@@ -191,7 +186,7 @@ def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torc
     shapes = {key: tuple(p.shape) for key, p in model.named_parameters(remove_duplicate=False)}
     if model.config.quant != "none":
         shapes = names_in_files(model, files)
-    tied, found, seen = model.config.tie_word_embeddings, {}, set()
+    tied, matrices, seen = model.config.tie_word_embeddings, {}, set()
     for path in files:
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
@@ -201,15 +196,15 @@ def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torc
                     _check_tensor(path, file, key, shapes, seen)
                     seen.add(key)
                     if tied and key in (EMBEDDING, HEAD):
-                        found[key] = file.get_tensor(key)
+                        matrices[key] = file.get_tensor(key)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
-    if len(found) == 2 and not _equal(found[HEAD], found[EMBEDDING], dtype):
+    if len(matrices) == 2 and not _equal(matrices[HEAD], matrices[EMBEDDING], dtype):
         raise ValueError(
             f"{folder}: tie_word_embeddings is true, but {HEAD} differs from {EMBEDDING}; "
             "set it to false in config.json to use both"
         )
-    if tied and EMBEDDING in found:
+    if tied and EMBEDDING in matrices:
         seen.add(HEAD)
     if missing := sorted(set(shapes) - seen):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

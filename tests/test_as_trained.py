@@ -8,7 +8,7 @@ import pytest
 from conftest import run_program
 
 import train
-from models.json_file import TINY
+from models.weights import TINY
 from rl.config import fields
 from rl.ranks import launch
 

@@ -17,7 +17,7 @@ from test_lora import awake, injected
 import lora
 from lora.export import RANKS, make_uniform
 from models import load_model, load_tokenizer
-from models.json_file import TINY
+from models.weights import TINY
 from rl.config import fields
 from rl.config.arguments import split
 from rl.evaluate import EVAL_STREAM

@@ -140,7 +140,7 @@ def check_the_formula(rslora=False, scale=6 / 4, shape=(3, 5), bias=True):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rslora", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_the_fused_function_matches_the_formula(dropout, rslora, bias):
+def test_the_fused_function_matches_the_formula(dropout, rslora, bias, monkeypatch):
     """Values and gradients of three layers of one input, the second without an adapter; dropout off in eval mode."""
     torch.manual_seed(0)
     layers = nn.ModuleList(Linear(6, out, bias=bias) for out in (7, 4, 5)).double()
@@ -157,16 +157,36 @@ def test_the_fused_function_matches_the_formula(dropout, rslora, bias):
 
     assert layers[0].fuses() and layers[2].fuses()
     fused = results()
-    for layer in (layers[0], layers[2]):
-        layer.can_fuse = False
-    assert len(fused) == 3 + 1 + 4 and all(result.any() for result in fused)
-    torch.testing.assert_close(fused, results(), atol=1e-12, rtol=1e-12)
-    for layer in (layers[0], layers[2]):
-        layer.can_fuse = True
+    with monkeypatch.context() as patch:
+        patch.setattr(lora.LoRALinear, "fuses", lambda self: False)
+        assert len(fused) == 3 + 1 + 4 and all(result.any() for result in fused)
+        torch.testing.assert_close(fused, results(), atol=1e-12, rtol=1e-12)
     layers.train()
     assert layers[0].fuses() == (dropout == 0)
     if dropout:
         assert not torch.equal(results()[0], fused[0]) and torch.equal(results()[1], fused[1])
+
+
+@pytest.mark.parametrize("fuses", [False, True])
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_the_lean_function_matches_the_formula(recomputed, fuses, monkeypatch):
+    """Outputs side by side and all gradients, with x kept or computed again, and where the layers do not fuse."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList(Linear(6, out) for out in (7, 4, 5)).double()
+    lora.inject(layers, r=3, alpha=5, targets=["0", "2"])
+    layers.double()
+    for layer in (layers[0], layers[2]):
+        nn.init.normal_(layer.adapter.B)
+    kept = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
+    wanted = [kept, *(p for p in layers.parameters() if p.requires_grad)]
+    x = kept * 2
+    if not fuses:
+        monkeypatch.setattr(lora.LoRALinear, "fuses", lambda self: False)
+    lean = lora.LoRALinear.joint_lean(x, layers, (lambda kept: kept * 2, (kept,)) if recomputed else ())
+    monkeypatch.setattr(lora.LoRALinear, "fuses", lambda self: False)
+    plain = torch.cat([layer(x) for layer in layers], -1)
+    results = [(y, *torch.autograd.grad(y.sin().sum(), wanted, retain_graph=True)) for y in (lean, plain)]
+    torch.testing.assert_close(*results, atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -471,7 +471,7 @@ arguments(
 )  # fmt: skip
 result(
     "base left out", FusedLoRA, "forward", FORMULA,
-    lambda y, ctx, x, bases, *_: y - bases[0].product(x, bases),
+    lambda y, ctx, x, bases, *_: y - bases[0].joint_product(x, bases),
 )  # fmt: skip
 
 
@@ -487,7 +487,7 @@ def _(right):
 
 result(
     "the adapters' share of the way back left out", FusedLoRA, "backward", side_by_side,
-    lambda grads, ctx, grad: (ctx.bases[0].product_back(grad, ctx.bases), *grads[1:]),
+    lambda grads, ctx, grad: (ctx.bases[0].joint_gradient(grad, ctx.bases), *grads[1:]),
 )  # fmt: skip
 
 

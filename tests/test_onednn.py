@@ -41,8 +41,8 @@ def test_on_a_gpu_outputs_are_written_in_place(count):
 
     these = [layer.to("meta", torch.bfloat16) for layer in these]
     with Called() as called:
-        y = Linear.product(x.to("meta", torch.bfloat16), these)
-        assert y.shape == dy.shape and Linear.product_back(y, these).shape == x.shape
+        y = Linear.joint_product(x.to("meta", torch.bfloat16), these)
+        assert y.shape == dy.shape and Linear.joint_gradient(y, these).shape == x.shape
     assert called.names.count("aten::mm.out") == called.names.count("aten::addmm_") == count - 1
     assert called.names.count("aten::addmm.out") == called.names.count("aten::mm") == 1
     assert not {"aten::cat", "aten::add.Tensor"} & set(called.names)

@@ -22,9 +22,9 @@ from models import export, load_model
 from models.checkpoints.streamed import StreamedModel
 from models.config import FAMILIES
 from models.export import save_model
-from models.json_file import TINY
 from models.logprob import head_logits
 from models.quant import KINDS, dequantise_layers
+from models.weights import TINY
 
 IDS_BT = torch.arange(20)[None]
 INDEX = "model.safetensors.index.json"

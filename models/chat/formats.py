@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 ROLES = ("system", "user", "assistant", "tool")
 THINK, ANSWER = "<think>", "</think>"  # around the thoughts that a reasoning model writes before its answer
-CHATML_TEMPLATE = (  # recognised by its text, so that the embedded model does not need jinja2
+QWEN_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+TODAY = "26 Jul 2024"  # Llama 3.1's constant; Llama 3.2 would read the clock, but a prompt must not depend on the day
+CHATML_TEMPLATE = (  # recognised by its text: jinja2 is not needed to choose the format
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -67,9 +69,15 @@ class ChatML:
 def check(messages: list[dict]) -> None:
     """Raise ValueError with one line for a message that is not a role and a text."""
     for i, message in enumerate(messages):
-        plain = message.keys() == {"role", "content"}
-        if not plain or message["role"] not in ROLES or not isinstance(message["content"], str):
-            explain(i, message, ROLES)
+        role, content = message.get("role"), message.get("content")
+        if role not in ROLES:
+            raise ValueError(f"message {i}: role {role!r} is not one of {', '.join(ROLES)}")
+        if message.get("tool_calls"):
+            raise ValueError(f"message {i}: tool_calls are not supported; write the call into the content, as text")
+        if not isinstance(content, str):
+            raise ValueError(f"message {i}: content must be a text, not {str(content)[:60]}")
+        if others := message.keys() - {"role", "content", "tool_calls"}:
+            raise ValueError(f"message {i}: only role and content are read, not {min(others)}")
 
 
 def without_thoughts(reply: str) -> str:
@@ -78,22 +86,6 @@ def without_thoughts(reply: str) -> str:
     if end:
         return answer.lstrip("\n")
     return "" if answer.startswith(THINK) else answer
-
-
-def explain(i: int, message: dict, roles: tuple[str, ...]) -> None:
-    """Raise ValueError with one line for message number i of a conversation, unless it is a role and a text."""
-    role, content = message.get("role"), message.get("content")
-    if role not in roles:
-        raise ValueError(f"message {i}: role {role!r} is not one of {', '.join(roles)}")
-    if message.get("tool_calls"):
-        raise ValueError(f"message {i}: tool_calls are not supported; write the call into the content, as text")
-    if not isinstance(content, str):
-        raise ValueError(f"message {i}: content must be a text, not {str(content)[:60]}")
-    if others := message.keys() - {"role", "content", "tool_calls"}:
-        raise ValueError(f"message {i}: only role and content are read, not {min(others)}")
-
-
-QWEN_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 
 @dataclass(frozen=True)
@@ -163,9 +155,6 @@ def thought_and_answer(content: str) -> tuple[str, str]:
         return "", content
     thought = content.split(ANSWER)[0].rstrip("\n").split(THINK)[-1].strip("\n")
     return thought, content.split(ANSWER)[-1].lstrip("\n")
-
-
-TODAY = "26 Jul 2024"  # Llama 3.1's constant; Llama 3.2 would read the clock, but a prompt must not depend on the day
 
 
 @dataclass(frozen=True)

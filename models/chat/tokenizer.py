@@ -13,15 +13,34 @@ what they make of a text; parts that encoding does not use (padding, truncation)
 import json
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from models.chat.formats import CHATML_TEMPLATE, ChatML, Marks, check, without_thoughts
-from models.chat.templates import choose_format
-from models.json_file import TINY, parse_json, read_bytes, read_object
+from models.chat.formats import Marks, check, without_thoughts
+from models.chat.templates import Format, choose_format
+from models.json_file import parse_json, read_bytes, read_object
 from models.weights import inside, resolve
+
+MOST_BYTES, MOST_PARTS = 2**25, 2_000_000  # of the file; lists and objects in it, which take up to 250 bytes each
+MOST_ADDED = 20_000  # added tokens
+GROWTH, COMPONENTS = 64, 32  # most characters made of one; components of a stage
+EXPRESSION, REPEATS = 4000, 3  # most characters of an expression; repetitions without an end in an alternative of it
+COPIED = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja")
+KINDS = {  # of a stage's components, and under which name a Sequence lists them
+    "normalizer": (
+        "normalizers",
+        {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "Prepend", "Replace", "BertNormalizer"},
+    ),
+    "pre_tokenizer": (
+        "pretokenizers",
+        {"Split", "ByteLevel", "Metaspace", "Digits", "Whitespace", "WhitespaceSplit", "Punctuation", "UnicodeScripts"},
+    ),
+    "decoder": (
+        "decoders",
+        {"ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "WordPiece", "BPEDecoder"},
+    ),
+}
 
 
 class Tokenizer:
@@ -37,13 +56,10 @@ class Tokenizer:
         if not path.is_file():
             raise FileNotFoundError(f"{path}: the model folder has no tokenizer.json")
         try:
-            if self.folder == TINY:
-                spec, make = json.loads(path.read_text()), lambda spec: FastTokenizer.from_str(json.dumps(spec))
-            else:
-                spec, make = opened(path)
+            spec = read_spec(path)
             added = {token["content"]: token["id"] for token in spec.get("added_tokens", [])}
-            self._full, mark = make(spec), Marks(added)
-            self._text = make(_renamed(spec, mark.names))  # cannot read control tokens
+            self._full, mark = Guarded(spec, path), Marks(added)
+            self._text = Guarded(_renamed(spec, mark.names), path)  # cannot read control tokens
             moved = [token for token, name in mark.names.items() if self._text.token_to_id(name) != added[token]]
         except Exception as error:  # the library raises bare Exceptions
             raise ValueError(f"{path}: not a tokenizer file ({error})") from None
@@ -97,34 +113,24 @@ class Tokenizer:
         head, ids = self.encode(before), self.encode(before + text)
         return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
 
-    def _choose_format(self, mark: Marks, thinking: bool):
-        """Return the Format (models/chat/templates.py) of the checkpoint."""
+    def _choose_format(self, mark: Marks, thinking: bool) -> Format:
+        """Return the chat format of the checkpoint."""
         template = read_object(self.folder / "tokenizer_config.json").get("chat_template")
-        other = template != CHATML_TEMPLATE or (self.folder / "chat_template.jinja").is_file()
-        if other or not {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
-            return choose_format(template, self.folder, mark, thinking)
-        return ChatML(mark)
+        return choose_format(template, self.folder, mark, thinking)
 
     def _read_eos(self, added: dict[str, int]) -> set[int]:
-        found = set()
+        """Return the ids that the checkpoint's settings name as ends of a reply. added: ids of added tokens by text."""
+        eos_ids = set()
         for name in ("generation_config.json", "config.json"):
             value = read_object(self.folder / name).get("eos_token_id")
             values = value if isinstance(value, list) else [] if value is None else [value]
             if not all(type(i) is int for i in values):
                 raise ValueError(f"{self.folder / name}: eos_token_id must be ids, not {value!r}")
-            found |= set(values)
+            eos_ids |= set(values)
         token = read_object(self.folder / "tokenizer_config.json").get("eos_token")
         token = token.get("content") if isinstance(token, dict) else token
         ids = (added.get(token), self._full.token_to_id(token)) if isinstance(token, str) else ()
-        return found | {i for i in ids if i is not None}
-
-
-def _renamed(spec: dict, names: dict[str, str]) -> dict:
-    """Return a tokenizer.json with control tokens renamed by `names`, and without merges that make the old names."""
-    model, added = spec["model"], [{**token, "content": names[token["content"]]} for token in spec["added_tokens"]]
-    if isinstance(model["vocab"], dict) and not names.keys().isdisjoint(model["vocab"]):
-        model = renamed_pieces(model, names)
-    return {**spec, "added_tokens": added, "model": model}
+        return eos_ids | {i for i in ids if i is not None}
 
 
 def load_tokenizer(name: str, thinking: bool = True) -> Tokenizer:
@@ -132,51 +138,14 @@ def load_tokenizer(name: str, thinking: bool = True) -> Tokenizer:
     return Tokenizer(resolve(name), thinking)
 
 
-def renamed_pieces(model: dict, names: dict[str, str]) -> dict:
-    """Return the "model" of a tokenizer.json with renamed control tokens, and no merges that lead to the old names."""
-    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])]
-    return {
-        **model,
-        "vocab": {names.get(piece, piece): i for piece, i in model["vocab"].items()},
-        "merges": [pair for pair in merges if names.keys().isdisjoint((*pair, "".join(pair)))],
-        "unk_token": names.get(model.get("unk_token"), model.get("unk_token")),
-    }
-
-
-MOST_BYTES, MOST_PARTS = 2**25, 2_000_000  # of the file; lists and objects in it, which take up to 250 bytes each
-MOST_ADDED = 20_000  # added tokens
-GROWTH, COMPONENTS = 64, 32  # most characters made of one; components of a stage
-EXPRESSION, REPEATS = 4000, 3  # most characters of an expression; repetitions without an end in an alternative of it
-COPIED = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja")
-KINDS = {  # of a stage's components, and under which name a Sequence lists them
-    "normalizer": (
-        "normalizers",
-        {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "Prepend", "Replace", "BertNormalizer"},
-    ),
-    "pre_tokenizer": (
-        "pretokenizers",
-        {"Split", "ByteLevel", "Metaspace", "Digits", "Whitespace", "WhitespaceSplit", "Punctuation", "UnicodeScripts"},
-    ),
-    "decoder": (
-        "decoders",
-        {"ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "WordPiece", "BPEDecoder"},
-    ),
-}
-
-
-def opened(path: Path) -> tuple[dict, Callable]:
-    """Return the object in a tokenizer.json, and the function that makes a tokenizer of such an object.
+def read_spec(path: Path) -> dict:
+    """Return the object in a tokenizer.json, without the parts that are not used.
 
     Raise ValueError if it is refused, or if a file beside it that runs copy is a link out of the folder: that could be
     any file of this machine.
     """
     for name in COPIED:
         inside(path.parent / name)
-    return checked_spec(path), partial(Guarded, path=path)
-
-
-def checked_spec(path: Path) -> dict:
-    """Return the object in a tokenizer.json, without the parts that are not used. Raise ValueError if it is refused."""
     spec = parse_json(read_bytes(path, MOST_BYTES), MOST_PARTS)
     if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
         raise ValueError("no model in it")
@@ -198,6 +167,25 @@ def checked_spec(path: Path) -> dict:
         raise ValueError("an added token has no text or no id")
     known = [token for token in added if token["id"] < rows]  # the others have no embedding
     return {**spec, "added_tokens": known, "padding": None, "truncation": None}
+
+
+def _renamed(spec: dict, names: dict[str, str]) -> dict:
+    """Return a tokenizer.json with control tokens renamed by `names`, and without merges that make the old names."""
+    model, added = spec["model"], [{**token, "content": names[token["content"]]} for token in spec["added_tokens"]]
+    if isinstance(model["vocab"], dict) and not names.keys().isdisjoint(model["vocab"]):
+        model = _renamed_pieces(model, names)
+    return {**spec, "added_tokens": added, "model": model}
+
+
+def _renamed_pieces(model: dict, names: dict[str, str]) -> dict:
+    """Return the "model" of a tokenizer.json with renamed control tokens, and no merges that lead to the old names."""
+    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])]
+    return {
+        **model,
+        "vocab": {names.get(piece, piece): i for piece, i in model["vocab"].items()},
+        "merges": [pair for pair in merges if names.keys().isdisjoint((*pair, "".join(pair)))],
+        "unk_token": names.get(model.get("unk_token"), model.get("unk_token")),
+    }
 
 
 def _check_stage(stage: str, component: object) -> None:
@@ -251,14 +239,14 @@ def _check_expression(expression: str) -> None:
 
 def _alternatives(plain: str) -> list[str]:
     """Return the alternatives of an expression outside groups."""
-    found, depth = [""], 0
+    parts, depth = [""], 0
     for c in plain:
         depth += (c == "(") - (c == ")")
         if c == "|" and depth == 0:
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += c
-    return found
+            parts[-1] += c
+    return parts
 
 
 class Guarded:
@@ -269,8 +257,8 @@ class Guarded:
         self._tokenizer = self._guard(FastTokenizer.from_str)(json.dumps(spec))
 
     def __getattr__(self, name: str):
-        found = getattr(self._tokenizer, name)
-        return self._guard(found) if callable(found) else found
+        attribute = getattr(self._tokenizer, name)
+        return self._guard(attribute) if callable(attribute) else attribute
 
     def _guard(self, function: Callable) -> Callable:
         def call(*args, **options):

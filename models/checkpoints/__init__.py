@@ -1,1 +1,1 @@
-"""Rarer kinds of checkpoints, each file imported when one needs it: hub, shards, windows, RoPE, saving, problems."""
+"""Rarer kinds of checkpoints: quantised by bitsandbytes, streamed block by block, pickled."""

@@ -41,10 +41,10 @@ def read(model: CausalLM, quant: str, files: list[Path], dtype: torch.dtype, dev
     stored = replace_layers(model, quant, files)
     layers, tensors = block_linears(model), {}
     for file in files:
-        for path, found in convert(file, keys_of(file), layers, stored, dtype, device):
-            if repeated := tensors.keys() & {f"{path}.{name}" for name in found}:
+        for path, module_tensors in convert(file, keys_of(file), layers, stored, dtype, device):
+            if repeated := tensors.keys() & {f"{path}.{name}" for name in module_tensors}:
                 raise ValueError(f"{file}: {min(repeated)} is already in another shard")
-            tensors |= {f"{path}.{name}": value for name, value in found.items()}
+            tensors |= {f"{path}.{name}": value for name, value in module_tensors.items()}
     return tensors
 
 
@@ -76,10 +76,10 @@ def convert(
                 continue
             path, name = split(key, stored)
             try:
-                found = _convert(layers.get(path), name, file.get_tensor(key), path in stored, dtype, device)
+                module_tensors = _convert(layers.get(path), name, file.get_tensor(key), path in stored, dtype, device)
             except ValueError as error:
                 raise ValueError(f"{file_path}: {key} {error}") from None
-            yield path, {attribute: value.to(device) for attribute, value in found.items()}
+            yield path, {attribute: value.to(device) for attribute, value in module_tensors.items()}
 
 
 def _convert(layer: QuantLinear | None, name: str, tensor: torch.Tensor, stored: bool, dtype, device) -> dict:
@@ -112,8 +112,8 @@ def _stored(layer: QuantLinear, name: str, tensor: torch.Tensor) -> dict[str, to
     if attribute:
         wanted = getattr(layer, attribute)
         if (tensor.shape, tensor.dtype) != (wanted.shape, wanted.dtype):
-            found, right = (f"{t.dtype} of shape {tuple(t.shape)}" for t in (tensor, wanted))
-            raise ValueError(f"is {found}; {layer.kind} has {right}")
+            given, expected = (f"{t.dtype} of shape {tuple(t.shape)}" for t in (tensor, wanted))
+            raise ValueError(f"is {given}; {layer.kind} has {expected}")
     return {attribute: tensor.clone()} if attribute else {}
 
 
@@ -138,13 +138,13 @@ def _state(layer: QuantLinear, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
 def stored_layers(model: CausalLM, files: list[Path]) -> dict[str, str]:
     """Return the kind of each layer that the files hold in 4 or 8 bits. Raise ValueError for one outside a block."""
     keys = [key for path in files for key in keys_of(path)]
-    found = {key.removesuffix(".SCB"): "int8" for key in keys if key.endswith(".SCB")}
-    found |= {key.removesuffix(".weight.absmax"): "nf4" for key in keys if key.endswith(".weight.absmax")}
+    kinds = {key.removesuffix(".SCB"): "int8" for key in keys if key.endswith(".SCB")}
+    kinds |= {key.removesuffix(".weight.absmax"): "nf4" for key in keys if key.endswith(".weight.absmax")}
     nested = ".weight.nested_absmax"
-    found |= {key.removesuffix(nested): "nf4-double" for key in keys if key.endswith(nested)}
-    if other := sorted(found.keys() - block_linears(model).keys()):
+    kinds |= {key.removesuffix(nested): "nf4-double" for key in keys if key.endswith(nested)}
+    if other := sorted(kinds.keys() - block_linears(model).keys()):
         raise ValueError(f"{other[0]} is quantised in the checkpoint; only linear layers of blocks may be")
-    return found
+    return kinds
 
 
 def keys_of(path: Path) -> list[str]:

@@ -22,7 +22,7 @@ from models.kernels import kernels
 
 def install() -> None:
     """Set every hook of models/kernels.py."""
-    kernels.frozen_product, kernels.frozen_product_back = products.frozen_product, products.frozen_product_back
+    kernels.joint_product, kernels.joint_gradient = products.joint_product, products.joint_gradient
     kernels.quant_product, kernels.dequantise = quant.quant_product, quant.dequantise
     kernels.slab_logits, kernels.slab_back = products.slab_logits, products.slab_back
     kernels.token_logprobs, kernels.attend = dispatch.token_logprobs, dispatch.attend

@@ -56,7 +56,7 @@ class _TokenLogprobs(torch.autograd.Function):
             return (slope_ND * grad_logprobs_N[:, None]).to(slope_ND.dtype), None, None, None, None
         from models.logprob import backward_through_logits
 
-        grads = backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs, logprob.SLAB, ROWS)
+        grads = backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, ROWS)
         return *grads, None, None, None
 
 

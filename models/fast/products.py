@@ -20,7 +20,7 @@ Copies = Literal["columns", "rows", "none"]  # of stacked weights
 JOINED = 192  # most rows of the adapters' joint factor: from 193 on MKL cuts a sum in two on a Zen 5
 
 
-def frozen_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor | None:
+def joint_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor | None:
     """Implement the hook of models/kernels.py: the outputs of layers side by side, or None."""
     copy = packed.weight_copy(weights)
     if copy is not None:
@@ -28,8 +28,8 @@ def frozen_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -
     return columns(x, weights, biases) if len(weights) > 1 and x.device.type != "cpu" else None
 
 
-def frozen_product_back(grad: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor | None:
-    """Implement the hook of models/kernels.py: the gradient of the input of `frozen_product`, or None."""
+def joint_gradient(grad: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor | None:
+    """Implement the hook of models/kernels.py: the gradient of the input of `joint_product`, or None."""
     copy = packed.weight_copy(weights, transposed=True)
     if copy is not None:
         return packed.multiply(grad, copy)

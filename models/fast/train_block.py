@@ -62,5 +62,7 @@ def _norm(x_ND: torch.Tensor, added_ND: torch.Tensor | None, norm: RMSNorm, fuse
 def _product(x: torch.Tensor, layers: tuple, again: tuple = ()) -> torch.Tensor:
     """Return the outputs of the layers side by side. again: how the backward may compute x (lora/fused.py)."""
     wrapper = next((layer for layer in layers if not isinstance(layer, Linear)), None)
-    outputs = wrapper.joint(x, layers, again) if wrapper else joint_linear(x, *layers)
+    if wrapper is not None:
+        return wrapper.joint_lean(x, layers, again)
+    outputs = joint_linear(x, *layers)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)

@@ -1,8 +1,9 @@
-"""Recognise descendants of the embedded model. Imported only for a model that is not named "tiny"."""
+"""Recognise descendants of the embedded model, for which recipes have settings of their own."""
 
 from pathlib import Path
 
-from models.json_file import TINY, read_object
+from models.json_file import read_object
+from models.weights import TINY
 
 
 def same_shape(folder: Path) -> bool:

@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from lora.layer import refuse
-from lora.targets import matching
+from lora.layer import select_layers
 from models.config import ModelConfig, read_config
 from models.decoder import CausalLM
 from models.weights import download_config, resolve
@@ -80,9 +79,6 @@ def _check_targets(word: str, config: ModelConfig) -> None:
         model = CausalLM(config)
     linears = [path for path, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     try:
-        targets = read_targets(word, model)
-        matched = matching(linears, targets)
-        if not matched or "lm_head" in matched:
-            refuse(linears, matched, 1, 0.0, targets)
+        select_layers(linears, read_targets(word, model))
     except ValueError as error:
         raise ArgumentError(str(error)) from None

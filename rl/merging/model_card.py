@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lora.peft_files import HUB_ID
-from models.json_file import TINY
+from models.weights import TINY
 from rl.judge import adapter_settings
 from rl.merging import certificate
 from rl.run import retention
