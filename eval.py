@@ -25,7 +25,8 @@ import lora
 import merge
 from envs.http.exchange import is_address
 from models import choose_threads, keep_memory, load_model, load_tokenizer
-from models.kernels import kernels
+from models.hooks import keep_copies
+from models.memory import end_phase
 from models.truncation import truncated
 from rl import ranks
 from rl.config import arguments, checks, fields, model_checks
@@ -143,8 +144,8 @@ def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]
                 lora.load_adapter(model, Path(name))
         yield name, partial(judge.play, model, tokenizer)
         del model
-        kernels.keep_copies(True)  # drops copies of weights, and the engine that is kept for the next rollout
-        kernels.end_phase()  # gives freed memory back
+        keep_copies(True)  # drops copies of weights, and the engine that is kept for the next rollout
+        end_phase()  # gives freed memory back
 
 
 def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
@@ -170,7 +171,7 @@ def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
         for temperature in dict.fromkeys((cfg.temperature, 0.0)):
             samples = keys.samples if temperature else 1  # greedy play repeats itself
             tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, samples)
-            with truncated(keys.top_k, keys.top_p):
+            with truncated(cfg.device, keys.top_k, keys.top_p):
                 episodes = play(cfg, temperature, tasks)
             result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])
             results.setdefault(shown, []).append(result)

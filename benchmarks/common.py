@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from models.config import ModelConfig
-from models.fast import process
+from models.cpu import process
 from models.sizes import sizes_of
 from rl.config import program
 from rl.config.arguments import Positive

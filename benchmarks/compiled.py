@@ -32,7 +32,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from benchmarks import common
-from models.fast.triton import attention, block, linear, logprob, quant, sample, step
+from models.cuda.triton import attention, block, linear, logprob, quant, sample, step
 from models.quant import KINDS, QuantLinear
 
 KIB = 1024
@@ -106,7 +106,7 @@ def recorded(shared: int) -> Iterator[list[Launch]]:
 def launches_of(sizes: Sizes, dtype: torch.dtype, arch: int) -> list[Launch]:
     """Return the launches of everything that a model of these sizes computes on CUDA."""
     parts = [attend, log_probabilities, products, sampler, blocks, quantised]
-    if dtype in HALF or sizes.E <= 128:  # others decode by torch's operations: models/fast/fused_step.py
+    if dtype in HALF or sizes.E <= 128:  # others decode by torch's operations: models/cuda/step.py
         parts.append(steps)
     with recorded(SHARED[arch]) as launches:
         for part in parts:
@@ -174,7 +174,7 @@ def steps(sizes: Sizes, dtype: torch.dtype) -> None:
     step.add_norm(new(64, D), None, new(D), 1e-6)
     indices, cache = [meta(64, dtype=torch.long) for _ in range(2)], (new(4, 8 * K, E, 64), new(4, 8 * K, 64, E))
     norms = new(H + K, E) if sizes.norms else None
-    for rank in (0, max(16, triton.next_power_of_2(sizes.rank))):  # as `Joined` of models/fast/fused_step.py pads it
+    for rank in (0, max(16, triton.next_power_of_2(sizes.rank))):  # as `Joined` of models/cuda/step.py pads it
         step.add_norm(new(64, D), new(64, D + rank)[:, :D], new(D), 1e-6)
         outputs, tables = (H + 2 * K) * E, (new(256, E), new(256, E))
         up = new(outputs, rank) if rank else None

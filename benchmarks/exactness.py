@@ -1,7 +1,7 @@
 """The matrix of `python -m benchmarks.onpolicy matrix=true`: where do sampling and training give the same bits?
 
 A row is a model, a dtype, a LoRA rank (0: every weight trains) and a number of threads. It holds the verdict of
-models/fast/trial.py against episodes of random ids and, with resume=true, against a run that is resumed.
+models/trial.py against episodes of random ids and, with resume=true, against a run that is resumed.
 OMP_WAIT_POLICY=passive in the environment keeps threads without a core of their own from waiting busily: set it.
 """
 
@@ -24,8 +24,8 @@ from benchmarks import sides
 from benchmarks.common import Row, sizes_for_products
 from benchmarks.random_episodes import CHANGED, LARGE, MICRO_TOKENS, NEW, SHORT, gaps_of, play
 from models import CausalLM, load_model
-from models.fast import onednn, packed, process
-from models.fast.trial import first_difference
+from models.cpu import onednn, packed, process
+from models.trial import first_difference
 from rl.config import fields
 
 RANKS, THREADS, MODELS = "1,2,3,7,16,64,192,256,0", "1,2,3,4,6,8,16", "tiny,small,0.5b"

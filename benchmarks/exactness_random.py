@@ -19,7 +19,7 @@ from benchmarks.exactness import restored, tried_and_compared
 from benchmarks.random_episodes import CHANGED, NEW
 from models import CausalLM
 from models.config import ACTIVATIONS, FAMILIES, parse_config
-from models.fast import process
+from models.cpu import process
 
 ALONE = (1, 300, 8192)  # tokens of a micro-batch: each episode alone, some, all
 

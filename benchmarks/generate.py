@@ -25,8 +25,8 @@ import lora
 from benchmarks import common, sides
 from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
+from models.cuda.graph import CHUNK
 from models.engine import Engine
-from models.fast.cuda_graph import CHUNK
 from rl.config.arguments import Positive
 
 LARGE = 20_000_000  # parameters of the smallest model with the higher target

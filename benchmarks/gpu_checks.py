@@ -16,7 +16,7 @@ from benchmarks import common, generate, sides
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
 from models import load_model
-from models.fast.exact import make_exact
+from models.cuda.exact import make_exact
 from models.linear import Linear
 from models.logprob import token_logprobs
 from rl.batch import forward, make_batch, micro_batches

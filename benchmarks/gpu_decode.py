@@ -13,10 +13,10 @@ from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
 from models.attention import KEY_BLOCK, attend, in_blocks
+from models.cuda import block as cuda_block
+from models.cuda.graph import CHUNK
 from models.decoder import checkpoint_blocks
 from models.engine import Engine
-from models.fast import varlen
-from models.fast.cuda_graph import CHUNK
 from models.quant import block_linears
 from rl.batch import forward, make_batch
 
@@ -202,8 +202,8 @@ def _training_sides(heads: tuple, sequences: int, tokens: int, given: Given) -> 
         return F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=True)
 
     outputs = {"ours": ours, "SDPA": sdpa}
-    if varlen.available(torch.device(given.device), given.dtype, E):
-        pack = varlen.pack_rows(rows_ST, rows_ST >= 0)
+    if cuda_block.has_varlen(torch.device(given.device), given.dtype, E):
+        pack = cuda_block.pack_rows(rows_ST, rows_ST >= 0)
         outputs = {"ours": ours, "varlen_attn": packed, "SDPA": sdpa}
 
     def both_ways(output: Callable) -> None:

@@ -11,7 +11,7 @@ from benchmarks import common, generate, gpu_checks, gpu_decode, logprob, memory
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
-from models.fast.exact import make_exact
+from models.cuda.exact import make_exact
 from models.logprob import token_logprobs
 
 

@@ -1,7 +1,7 @@
 """Replace our exact attention on a CPU by torch's scaled_dot_product_attention, to measure what exactness costs.
 
 `everywhere` replaces it in sampling and training. Keys and values have the layout that torch's function reads, queries
-in their own order have no mask, and where ours has a stacked step (models/fast/cpu_step.py) this has one too.
+in their own order have no mask, and where ours has a stacked step (models/cpu/step.py) this has one too.
 `in_training` samples with our attention and trains with torch's.
 """
 
@@ -17,9 +17,9 @@ import models.decoder
 import models.engine
 from models.attention import attend as exact_attend
 from models.attention import masked
+from models.cpu.step import CPUStep
 from models.decoder import CausalLM
-from models.fast.cpu_step import CPUStep
-from models.kernels import kernels, nothing_faster
+from models.hooks import hooks, nothing_faster
 
 GROWTH = 64  # tokens that a cache has room for at first; the room doubles
 
@@ -122,7 +122,8 @@ def everywhere(stacked: bool) -> Iterator[None]:
     with (
         patch.multiple(models.decoder, attend=attend, in_blocks=unblocked),
         patch.object(models.engine, "KVCache", Cache),
-        patch.multiple(kernels, decode_step=step, share_prefix=nothing_faster, copy_prefixes=nothing_faster),
+        patch.multiple(hooks("cpu"), decode_step=step),
+        patch.multiple(models.engine, share_prefix=nothing_faster, copy_prefixes=nothing_faster),
     ):
         yield
 

@@ -21,7 +21,7 @@ from models.attention import QUERY_TILE
 from models.config import parse_config
 from models.decoder import checkpoint_blocks
 from models.engine import Engine
-from models.kernels import kernels
+from models.hooks import hooks, keep_copies
 from models.sizes import sizes_of
 from models.weights import TINY
 from rl import peaks
@@ -114,7 +114,7 @@ def measured(name: str, words: list[str]) -> dict[str, int]:
         live.reset_peak()
         play(state, cfg)
         found["rollout"] = live.peak
-    kernels.keep_copies(True)  # drops the engine that is kept
+    keep_copies(True)  # drops the engine that is kept
     return found
 
 
@@ -137,7 +137,7 @@ def full_batch(cfg, vocabulary: int) -> Batch:
 def play(state: TrainState, cfg) -> None:
     """Fill every row of the cache in one turn, then in two, of which the second begins with a tile of tokens."""
     version = lora.adapter_version(state.model)
-    engine = kernels.engine(Engine, state.model, cfg.rollout_batch_size, cfg.max_len, version)
+    engine = hooks(state.model.lm_head.weight).engine(Engine, state.model, cfg.rollout_batch_size, cfg.max_len, version)
     first = max(cfg.max_len - QUERY_TILE - 4, 1)  # and twice two sampled tokens
     for turns in ((cfg.max_len - 2,), (first, cfg.max_len - first - 4)):
         slots = [engine.open((0, i)) for i in range(cfg.rollout_batch_size)]

@@ -25,8 +25,8 @@ from tqdm import tqdm
 from benchmarks import common, exactness, exactness_random, generate, inexact, sides
 from benchmarks.common import Parts, Row
 from models import fast_matmul
-from models.fast.cpu_step import exact_step
-from models.fast.exact import make_exact
+from models.cpu.step import exact_step
+from models.cuda.exact import make_exact
 from models.linear import Linear
 from rl.batch import forward, make_batch, micro_batches
 from rl.config import fields

@@ -1,6 +1,6 @@
 """Time of a rollout on CUDA if prompts wait for one another, simulated: python -m benchmarks.schedule
 
-The rule is that of models/fast/ahead.py. Rows play TURNS turns, whose lengths have a geometric distribution; an
+The rule is that of models/cuda/ahead.py. Rows play TURNS turns, whose lengths have a geometric distribution; an
 observation comes back at once. A chunk of steps costs CHUNK, and computing any number of observations costs PREFILL:
 their weights are read once, and a captured forward launches 257 kernels where a step launches 312. That holds while
 they are few hundred tokens; more of them cost the same together as apart.
@@ -9,9 +9,9 @@ they are few hundred tokens; more of them cost the same together as apart.
 import random
 from types import SimpleNamespace
 
+from models.cuda import ahead
+from models.cuda.graph import CHUNK
 from models.engine import Slot
-from models.fast import ahead
-from models.fast.cuda_graph import CHUNK
 
 PREFILL = 257 / 312  # steps that a forward of few tokens takes, by kernels
 TURNS, EPISODES, SEEDS = 8, 4, 12  # turns of an episode, episodes of a row, repeats

@@ -254,7 +254,7 @@ def serve(threads: int, products: str, clock: str) -> None:
     PRODUCTS = products
     torch.set_num_threads(threads)
     if products != "auto":
-        import_first("models.fast.process").choose_products(products)
+        import_first("models.cpu.process").choose_products(products)
     run = current = None
     now = cpu_seconds if clock == "cpu" else time.perf_counter
     for line in sys.stdin:

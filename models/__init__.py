@@ -5,16 +5,34 @@ model, tokenizer = load_model("tiny"), load_tokenizer("tiny")  # the embedded de
 
 from models.chat.tokenizer import Tokenizer, load_tokenizer
 from models.decoder import CausalLM
-from models.kernels import fast_matmul, kernels
+from models.hooks import Hooks, fast_matmul, loaders
+from models.memory import keep_memory
+from models.trial import choose_threads
 from models.weights import load_model
 
 __all__ = ["CausalLM", "Tokenizer", "choose_threads", "fast_matmul", "keep_memory", "load_model", "load_tokenizer"]
 
-try:
-    from models.fast import install
-except ImportError as error:
-    if error.name != "models.fast":
-        raise
-else:
-    install()
-choose_threads, keep_memory = kernels.choose_threads, kernels.keep_memory
+
+def _load_cpu(hooks: Hooks) -> None:
+    """Set the hooks for a CPU, if models/cpu is there."""
+    try:
+        from models.cpu import install  # the folder may be deleted
+    except ModuleNotFoundError as error:
+        if error.name != "models.cpu":
+            raise
+    else:
+        install(hooks)
+
+
+def _load_cuda(hooks: Hooks) -> None:
+    """Set the hooks for CUDA, if models/cuda is there. It is loaded at the first question for them."""
+    try:
+        from models.cuda import install  # the folder may be deleted, and a run on a CPU needs none of it
+    except ModuleNotFoundError as error:
+        if error.name != "models.cuda":
+            raise
+    else:
+        install(hooks)
+
+
+loaders.update(cpu=_load_cpu, cuda=_load_cuda)

@@ -6,8 +6,8 @@ So the log-probability recorded while sampling, from a cache, is the one that tr
 - keys come in blocks of KEY_BLOCK whose sums are added in order, so trailing masked blocks add exact zeros;
 - queries come in tiles, each of which reads only the keys up to its last position.
 
-16-bit inputs become float32 block by block, because torch would round their products to 16 bits. On other devices the
-hook `attend` may supply a kernel; the fallback is torch's scaled_dot_product_attention.
+16-bit inputs become float32 block by block, because torch would round their products to 16 bits. On other devices
+models/cuda may supply a kernel; the fallback is torch's scaled_dot_product_attention.
 
 Letters of this file: U blocks of L = KEY_BLOCK keys; Z = B * K key heads of all sequences; M rows of a product, the
 queries of the G heads that share a key head.
@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from einops import rearrange
 
 from models.elementwise import shares
-from models.kernels import kernels
+from models.hooks import hooks
 
 KEY_BLOCK = 64
 QUERY_MULTIPLE = 4
@@ -40,7 +40,7 @@ def attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window: int | None = None, exact
     """
     if q_BHTE.device.type == "cpu":
         return ExactAttention.apply(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window)
-    out_BHTE = kernels.attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window, exact)
+    out_BHTE = hooks(q_BHTE).attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window, exact)
     if out_BHTE is None:
         out_BHTE = masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window)
     return out_BHTE

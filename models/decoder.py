@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from models.attention import attend, in_blocks
 from models.config import ModelConfig
 from models.elementwise import by_whole_vectors
-from models.kernels import fast_matmul, kernels
+from models.hooks import fast_matmul, hooks
 from models.layout import Layout, make_layout, segments_to_sequences
 from models.linear import ROW_MULTIPLE, Linear, joint_linear
 from models.rope import Rope, frequencies
@@ -35,7 +35,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.dtype in (torch.bfloat16, torch.float16):
             return F.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype) * self.weight
-        y = kernels.rms_norm(x, self.weight, self.eps)
+        y = hooks(x).rms_norm(x, self.weight, self.eps)
         return F.rms_norm(x, x.shape[-1:], self.weight, self.eps) if y is None else y
 
 
@@ -103,7 +103,7 @@ class Block(nn.Module):
 
     def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, wanted=None) -> torch.Tensor:
         """Return the rows after this layer; with `wanted` only those rows."""
-        if cache is None and (fused := kernels.train_block(self, x_ND, layout, wanted)) is not None:
+        if cache is None and (fused := hooks(x_ND).train_block(self, x_ND, layout, wanted)) is not None:
             return fused
         attended = self.self_attn(self.input_layernorm(x_ND), layout, cache, wanted)
         x_ND = (x_ND if wanted is None else x_ND[wanted]) + attended

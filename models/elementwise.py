@@ -1,8 +1,7 @@
 """Call silu and exp2 so that an element's bits do not depend on its position; gelu in 16 bits does not keep to that.
 
 On a CPU torch rounds silu and exp2 of whole vectors otherwise than the rest of a row, or of a thread's share. So rows
-are padded to whole vectors, and threads share whole rows. Gelu is shared by another rule:
-the trial at the start of a run says whether its bits agree.
+are padded to whole vectors, and threads share whole rows. Gelu is shared by another rule: models/trial.py.
 """
 
 from collections.abc import Callable, Iterable, Iterator

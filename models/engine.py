@@ -13,64 +13,18 @@ So an episode's samples depend only on its own key and tokens, not on its neighb
 """
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
 
 import torch
 
 from models.cache import KVCache
 from models.decoder import CausalLM
-from models.kernels import kernels
+from models.hooks import hooks
 from models.linear import ROW_MULTIPLE
 from models.logprob import head_logits, log_normalizer
 from models.random import fold, fold_all, unit
+from models.slots import SampledTurn, Slot, copy_prefixes, share_prefix, to_front
 
 PREFILL_TOKENS = 8192  # of prompts and observations in one forward; more only takes more memory
-
-
-@dataclass
-class SampledTurn:
-    """One sampled turn."""
-
-    slot: int
-    ids: list[int]  # sampled ids, the stop token included
-    logprobs: list[float]  # of each sampled id, under the sampling temperature
-    stop_reason: str  # "stop" a stop token | "length" max_new_tokens | "context" the slot is full; until then "context"
-    hidden: list[torch.Tensor] = field(default_factory=list)  # [1, D] that predicted each id, if Engine.keep_hidden
-
-
-@dataclass
-class Slot:
-    """A sequence that grows turn by turn, and its place in the cache."""
-
-    key: tuple[int, int]  # (seed, episode)
-    place: int  # row of the cache
-    version: Hashable = None  # of the weights that computed the cached keys and values
-    length: int = 0  # tokens in the cache; while `parent` is set, the tokens that will be copied from it
-    ids: list[int] = field(default_factory=list)  # all tokens
-    pending: list[int] = field(default_factory=list)  # tokens not in the cache; the last one predicts the next token
-    fed: bool = False  # a turn is to be sampled
-    turn: int = -1  # index of the current turn
-    stream: int = 0  # state of the turn's random numbers
-    row: SampledTurn | None = None  # the turn being sampled
-    parent: int | None = None  # slot whose first `length` keys and values are to be copied (hook `share_prefix`)
-
-    def room(self, max_len: int) -> int:
-        """Return how many more tokens fit; negative if too many were fed."""
-        return max_len - self.length - len(self.pending)
-
-    def append(self, ids: list[int], logprobs: list[float], max_new_tokens: int, stop_ids, max_len: int) -> bool:
-        """Append sampled tokens to the row; return whether they finish it."""
-        self.ids += ids
-        self.length, self.pending = self.length + len(ids), ids[-1:]
-        self.row.ids += ids
-        self.row.logprobs += logprobs
-        if ids[-1] in stop_ids:
-            self.row.stop_reason = "stop"
-        elif len(self.row.ids) >= max_new_tokens:
-            self.row.stop_reason = "length"
-        else:
-            return self.room(max_len) < 1
-        return True
 
 
 class Engine:
@@ -78,7 +32,7 @@ class Engine:
 
     version: returns a value that changes with the weights. Keys and values that were cached under another value raise
         RuntimeError. The default counts in-place writes to parameters; lora.adapter_version also sees another adapter.
-    graph: enqueue steps ahead of the host if the hook `run_ahead` can; by default on CUDA.
+    graph: enqueue steps ahead of the host if models/cuda can; by default on CUDA. On a CPU it is for tests.
     """
 
     def __init__(self, model: CausalLM, max_rows: int = 64, max_len: int = 2048, version=None, graph=None):
@@ -92,7 +46,7 @@ class Engine:
         self._step_version: Hashable = None  # the version of the weights that it was made from
         ahead = model.lm_head.weight.device.type == "cuda" if graph is None else graph
         self._cache = KVCache(model, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE if ahead else max_rows, max_len)
-        self._ahead = kernels.run_ahead(model, self._cache, sample, self._slots, max_len) if ahead else None
+        self._ahead = hooks("cuda").run_ahead(model, self._cache, sample, self._slots, max_len) if ahead else None
 
     @property
     def free(self) -> int:
@@ -103,8 +57,7 @@ class Engine:
         """Open a slot with the random stream of `key` = (seed, episode) and return its number.
 
         With `parent` it starts with the tokens of that slot, as the samples of a group share their prompt. Their keys
-        and values are computed again, or copied where the hook `share_prefix` is installed. Raises RuntimeError if all
-        slots are open, or the parent is not open or is being sampled.
+        and values are copied. Raises RuntimeError if all slots are open, or the parent is not open or is being sampled.
         """
         if not self.free:
             raise RuntimeError(f"all {self.max_rows} slots of the engine are open; close one first")
@@ -117,7 +70,7 @@ class Engine:
             if source is None or source.row is not None:
                 raise RuntimeError(f"slot {parent} is {'being sampled' if source else 'not open'}: it cannot be copied")
             state.ids, state.pending, state.fed, state.turn = source.ids[:], source.ids[:], source.fed, source.turn
-            kernels.share_prefix(state, self._slots, self.version(), parent)
+            share_prefix(state, self._slots, self.version(), parent)
         self._slots[slot] = state
         return slot
 
@@ -131,12 +84,12 @@ class Engine:
         state.ids += ids
         state.pending, state.fed = state.pending + ids, True
         if state.length == 0:
-            kernels.share_prefix(state, self._slots, self.version())
+            share_prefix(state, self._slots, self.version())
 
     def close(self, slot: int) -> None:
         """Free the slot."""
         if any(state.parent == slot for state in self._slots.values()):
-            kernels.copy_prefixes(self._slots, self._cache, self._compute, self.version)
+            copy_prefixes(self._slots, self._cache, self._compute, self.version)
         del self._slots[slot]
 
     def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[SampledTurn]:
@@ -175,7 +128,7 @@ class Engine:
 
     def _run(self, busy: list[int]) -> None:
         """Fill the cache with the keys and values of all tokens but the last, which predicts the next one."""
-        kernels.copy_prefixes(self._slots, self._cache, self._compute, self.version)
+        copy_prefixes(self._slots, self._cache, self._compute, self.version)
         self._compute(busy)
         self._check_version(busy)
 
@@ -236,7 +189,7 @@ class Engine:
 
     def _hidden(self, states: list[Slot]) -> torch.Tensor:
         """Return the hidden states [B, D] that predict the next token of each slot."""
-        kernels.to_front(self._cache, states, self._slots.values())
+        to_front(self._cache, states, self._slots.values())
         # Reading the front of the cache in place, idle rows too, costs less than a copy of the busy rows. The output of
         # an idle slot is dropped; its next token will overwrite what it writes.
         by_place = {state.place: state for state in self._slots.values()}
@@ -266,7 +219,7 @@ class Engine:
     def _current_step(self) -> Callable | None:
         """Return the faster decode step for the weights as they are now, if there is one."""
         if self._step_version != self._version:
-            self._step, self._step_version = kernels.decode_step(self.model), self._version
+            self._step, self._step_version = hooks(self.model.lm_head.weight).decode_step(self.model), self._version
         return self._step
 
     @torch.no_grad()
@@ -281,7 +234,7 @@ class Engine:
 def sample(hidden_BD, weight_VD, temperature: float, uniforms_B: torch.Tensor | None):
     """Return (ids_B, logprobs_B): the token at which the cumulative distribution passes each row's uniform number; at
     temperature 0 the most likely token."""
-    if (sampled := kernels.sample(hidden_BD, weight_VD, temperature, uniforms_B)) is not None:
+    if (sampled := hooks(hidden_BD).sample(hidden_BD, weight_VD, temperature, uniforms_B)) is not None:
         return sampled
     logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)[: len(hidden_BD)]
     if temperature == 0:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch.nn.utils.rnn import pad_sequence
 
-from models.kernels import kernels
+from models.hooks import hooks
 from models.linear import ROW_MULTIPLE
 from models.rope import Rope
 
@@ -26,7 +26,7 @@ class Layout:
     to_sequences: torch.Tensor | None  # int64 [S*T]: the row of each token; None: rows are in order already
     to_rows: torch.Tensor | None  # int64 [N]: for each row, the index in the flattened [S, T] where it first occurs
     exact: bool = False  # bitwise on CUDA: rows are read as x[index], whose gradient is added up in one order
-    packed_attend: Callable | None = None  # (q_NHE, k_NKE, v_NKE, window) -> out_NHE, from the hook `pack`
+    packed_attend: Callable | None = None  # (q_NHE, k_NKE, v_NKE, window) -> out_NHE, from models/cuda
 
     def sequences(self, x_NHE: torch.Tensor) -> torch.Tensor:
         """Return rows [N, H, E] as padded sequences [S, H, T, E]."""
@@ -86,7 +86,7 @@ def make_layout(ids_BT, positions_BT, sequences_ST, cached: bool, exact: bool, r
     tables = rotary_tables(int(positions_BT.max()) + 1, device)
     rotary = {rope: (cos[positions_N], sin[positions_N]) for rope, (cos, sin) in tables.items()}
     if not (cached or exact):
-        packed_attend = kernels.pack(ids_BT, sequences_ST, own_ST, next(iter(rotary.values()))[0])
+        packed_attend = hooks(ids_BT).pack(ids_BT, sequences_ST, own_ST, next(iter(rotary.values()))[0])
     return Layout(last_key_ST, rotary, N, to_sequences, to_rows, exact, packed_attend)
 
 

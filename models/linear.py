@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.kernels import kernels
+from models.hooks import hooks
 
 ROW_MULTIPLE = 16
 
@@ -45,7 +45,7 @@ class LinearParts(NamedTuple):
 
 
 class Linear(nn.Linear):
-    """nn.Linear whose product with a frozen weight a hook may replace."""
+    """nn.Linear whose product with a frozen weight models/cpu and models/cuda may replace."""
 
     matmul: Callable | None = None  # replaces F.linear(x, weight, bias); the hook `make_exact` sets it in all layers
 
@@ -69,7 +69,7 @@ class Linear(nn.Linear):
     def joint_product(x: torch.Tensor, layers: Sequence["Linear"]) -> torch.Tensor:
         """Return the outputs of frozen layers side by side, [..., in] -> [..., sum of out], without a gradient."""
         matmul, weights, biases = layers[0].matmul, [layer.weight for layer in layers], [layer.bias for layer in layers]
-        y = kernels.joint_product(x, weights, biases) if matmul is None else None
+        y = hooks(x).joint_product(x, weights, biases) if matmul is None else None
         if y is None:
             outputs = [(matmul or F.linear)(x, layer.weight, layer.bias) for layer in layers]
             y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
@@ -79,7 +79,7 @@ class Linear(nn.Linear):
     def joint_gradient(grad: torch.Tensor, layers: Sequence["Linear"]) -> torch.Tensor:
         """Return the gradient of `joint_product`'s input from the gradient of its output."""
         weights = [layer.weight for layer in layers]
-        if (grad_x := kernels.joint_gradient(grad, weights)) is not None:
+        if (grad_x := hooks(grad).joint_gradient(grad, weights)) is not None:
             return grad_x
         parts = (part @ w for part, w in zip(grad.split([len(w) for w in weights], -1), weights, strict=True))
         return sum(parts, next(parts))  # without a copy for 0 + the first

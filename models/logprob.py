@@ -6,7 +6,7 @@ for the entropy, the backward computes the logits again:
 
     d logp(y) / d logit_v = [v = y] - p_v,    d entropy / d logit_v = -p_v (log p_v + entropy)
 
-The hook `token_logprobs` may get a frozen head's gradient from the forward instead.
+models/head.py gets a frozen head's gradient from the forward.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from models.kernels import fast_matmul, kernels
+from models.hooks import fast_matmul, hooks
 from models.linear import ROW_MULTIPLE
 
 SLAB = 4096  # words of the vocabulary at once
@@ -30,7 +30,7 @@ def token_logprobs(hidden_ND, weight_VD, targets_N, temperature: float = 1.0, en
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
-    results = kernels.token_logprobs(hidden_ND, weight_VD, targets_N, temperature, entropy_grad)
+    results = hooks(hidden_ND).token_logprobs(hidden_ND, weight_VD, targets_N, temperature, entropy_grad)
     return results or _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N, temperature, entropy_grad)
 
 
@@ -77,7 +77,7 @@ def slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tensor
     hidden_ND = F.pad(hidden_ND, (0, 0, 0, padding)) if padding else hidden_ND
     wide = torch.promote_types(weight_VD.dtype, torch.float32)
     for start in range(0, len(weight_VD), SLAB):
-        logits = kernels.slab_logits(hidden_ND, rows, weight_VD, start, SLAB, wide)
+        logits = hooks(hidden_ND).slab_logits(hidden_ND, rows, weight_VD, start, SLAB, wide)
         if logits is None:
             logits = F.linear(hidden_ND.to(wide), weight_VD[start : start + SLAB].to(wide))
         yield start, logits if temperature == 1 else logits.div_(temperature)
@@ -121,5 +121,5 @@ def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, limit: int):
 def slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int, size: int) -> torch.Tensor:
     """Return x @ W over the words of a slab, [N, D]."""
     x = x.to(weight_VD.dtype)
-    y = kernels.slab_back(x, weight_VD, start, size)
+    y = hooks(x).slab_back(x, weight_VD, start, size)
     return x @ weight_VD[start : start + size] if y is None else y

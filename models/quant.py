@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.kernels import kernels
+from models.hooks import hooks
 from models.linear import Linear, LinearParts
 
 KINDS = ("nf4", "nf4-double", "int8")
@@ -56,14 +56,14 @@ class QuantLinear(Linear):
         """Return the dequantised weight [out, in], cast to dtype once."""
         if self.kind == "none":
             return self.weight.to(dtype)
-        weight = kernels.dequantise(self, dtype)
+        weight = hooks(self.weight).dequantise(self, dtype)
         return dequantise(self).to(dtype) if weight is None else weight
 
     @staticmethod
     def joint_product(x: torch.Tensor, layers: Sequence["QuantLinear"]) -> torch.Tensor:
         """Return the outputs of the layers side by side, [..., in] -> [..., sum of out], without a gradient."""
         matmul = layers[0].matmul
-        y = kernels.quant_product(x, layers) if matmul is None else None
+        y = hooks(x).quant_product(x, layers) if matmul is None else None
         if y is None:
             outputs = [(matmul or F.linear)(x, layer.dense(x.dtype), layer.bias) for layer in layers]
             y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)

@@ -9,18 +9,20 @@ from contextlib import contextmanager
 
 import torch
 
-from models.kernels import kernels
+from models.hooks import hooks
 from models.logprob import head_logits
 
 
 @contextmanager
-def truncated(top_k: int = 0, top_p: float = 1.0) -> Iterator[None]:
-    """Context in which engines sample from the top_k most likely tokens (0: all) and, of these, from the fewest whose
-    probabilities sum to top_p. Temperature 0 is not affected. Engines made in it must not be used outside.
+def truncated(device: str, top_k: int = 0, top_p: float = 1.0) -> Iterator[None]:
+    """Context in which engines on a kind of device, "cpu" or "cuda", sample from the top_k most likely tokens (0: all)
+    and, of these, from the fewest whose probabilities sum to top_p. Temperature 0 is not affected. Engines made in it
+    must not be used outside.
 
     Log-probabilities are those of the truncated distribution.
     """
-    before = kernels.sample
+    on = hooks(device)
+    before = on.sample
 
     def sample(hidden_BD, weight_VD, temperature: float, uniforms_B):
         if temperature == 0:
@@ -29,11 +31,11 @@ def truncated(top_k: int = 0, top_p: float = 1.0) -> Iterator[None]:
         return choose(truncate(logits_BV, top_k, top_p), uniforms_B)
 
     if top_k or top_p < 1:
-        kernels.sample = sample
+        on.sample = sample
     try:
         yield
     finally:
-        kernels.sample = before
+        on.sample = before
 
 
 def truncate(logits_BV: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:

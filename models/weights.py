@@ -17,8 +17,8 @@ from models.checkpoints import quantised
 from models.checkpoints.quantised import names_in_files
 from models.config import read_config
 from models.decoder import CausalLM
+from models.hooks import hooks
 from models.json_file import read_object
-from models.kernels import kernels
 
 TINY = Path(__file__).parent / "tiny"  # the folder of the embedded model
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -33,7 +33,7 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant:
     """Return the decoder with the weights of `name` (see `resolve`), cast to dtype and frozen.
 
     To train it, inject adapters (lora.inject) or call model.requires_grad_(True).
-    exact: on a GPU, sample and train with the same bits, by the hook `make_exact`.
+    exact: on a GPU, sample and train with the same bits (models/cuda/exact.py).
     read: (model on the meta device, files, dtype, device) -> its tensors; replaces the reader of whole tensors.
     quant: "nf4" | "nf4-double" | "int8" quantises the blocks' linear layers (models/quant.py), tensor by tensor.
     Raise FileNotFoundError or ValueError, one line that names the file, tensor or setting that is missing or unfit.
@@ -57,7 +57,7 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant:
         model.lm_head.weight = model.model.embed_tokens.weight
     model.requires_grad_(False).eval()
     if exact and model.lm_head.weight.is_cuda:
-        kernels.make_exact(model)
+        hooks("cuda").make_exact(model)
     return model
 
 

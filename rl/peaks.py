@@ -16,7 +16,7 @@ from lora.export import PIECE
 from lora.targets import matching
 from models.attention import KEY_BLOCK, QUERY_TILE
 from models.engine import PREFILL_TOKENS
-from models.kernels import kernels
+from models.hooks import hooks
 from models.linear import ROW_MULTIPLE
 from models.quant import layout
 from models.sizes import Sizes
@@ -70,15 +70,15 @@ def phases(sizes: Sizes, cfg: Any) -> dict[str, int]:
 
 
 def footprint(sizes: Sizes, cfg: Any) -> Any:
-    """Return what models/fast/footprint.py counts. Raise ArgumentError where that folder is missing."""
+    """Return what models/cpu or models/cuda counts. Raise ArgumentError where the folder is missing."""
     card = cfg.device != "cpu" and parse_size(cfg.plan or "true")
     if cfg.device != "cpu" and not card and torch.cuda.is_available():
         card = torch.cuda.get_device_properties(0).total_memory
     dtype, again = getattr(torch, cfg.dtype), not cfg.lora.r or cfg.algorithm.entropy_grad
     how = cfg.quant, cfg.lora.r, cfg.products, card or 0
-    held = kernels.footprint(sizes, cfg.device, dtype, *how, rows(cfg), again)
+    held = hooks(cfg.device).footprint(sizes, dtype, *how, rows(cfg), again)
     if held is None:
-        raise ArgumentError("plan= counts what models/fast allocates, which is not here")
+        raise ArgumentError(f"plan= counts what models/{cfg.device} allocates, which is not here")
     return held
 
 
@@ -136,8 +136,8 @@ def optimizer_step(sizes: Sizes, cfg: Any) -> int:
 def kept(sizes: Sizes, cfg: Any, last: bool = False) -> float:
     """Return the bytes that a token keeps of a layer from its forward to its backward.
 
-    On CUDA in 16 bits models/fast/train_block.py keeps half of what the plain code does, and the logarithms of
-    attention's sums. last: of the last layer, which is plain there too. On a CPU models/fast/lean_mlp.py keeps 2I
+    On CUDA in 16 bits models/cuda/block.py keeps half of what the plain code does, and the logarithms of
+    attention's sums. last: of the last layer, which is plain there too. On a CPU models/cpu/block.py keeps 2I
     numbers less than the plain code.
     """
     s, w = sizes, width(cfg)

@@ -18,7 +18,7 @@ import envs
 import lora
 from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn
-from models.kernels import kernels
+from models.hooks import hooks
 from rl import ranks, reward
 from rl.base_model import Base
 from rl.config.checks import check_failures
@@ -83,7 +83,7 @@ def play(
         engine = remote_engine(model, cfg, adapter_hash)
     else:
         rows, version = min(cfg.rollout_batch_size, len(tasks) or 1), lora.adapter_version(model)
-        engine = kernels.engine(Engine, model, rows, cfg.max_len, version)
+        engine = hooks(model.lm_head.weight).engine(Engine, model, rows, cfg.max_len, version)
     engine.keep_hidden = keep_hidden and cfg.algorithm.critic
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, adapter_hash)
     try:

@@ -9,10 +9,10 @@ from tqdm import tqdm
 
 import lora
 from models import CausalLM, fast_matmul
-from models.kernels import kernels
 from rl.batch import drop_zero_advantage, forward, micro_batches, optimizer_steps
 from rl.config.fields import Common
 from rl.core import learning_rate_factor
+from rl.optimizer import without_compiler
 from rl.ppo import Critic
 from rl.ranks import gradients
 from rl.records import Batch
@@ -28,7 +28,7 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Common) -> torch
     rates = [([p for p in model.parameters() if p.requires_grad], cfg.lr)]
     rates += [] if critic is None else [(list(critic.parameters()), cfg.algorithm.critic_lr)]
     groups = [{"params": parameters, "lr": rate, "base_lr": rate} for parameters, rate in rates]
-    return kernels.optimizer(OPTIMIZERS[cfg.optimizer])(groups, weight_decay=cfg.weight_decay)
+    return without_compiler(OPTIMIZERS[cfg.optimizer])(groups, weight_decay=cfg.weight_decay)
 
 
 def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm) -> dict:

@@ -184,8 +184,8 @@ def _unknown_servers():
 def _restored_products():
     """Undo what a run in this process chose: the library of products. And see that oneDNN's switch is off: left on, it
     would give later runs other bits than another process has."""
-    onednn, packed = (sys.modules.get(f"models.fast.{name}") for name in ("onednn", "packed"))
-    before = onednn and (packed.library, onednn.least_batch)  # absent where a test hides models/fast
+    onednn, packed = (sys.modules.get(f"models.cpu.{name}") for name in ("onednn", "packed"))
+    before = onednn and (packed.library, onednn.least_batch)  # absent where a test hides models/cpu
     yield
     if onednn:
         packed.library, onednn.least_batch = before
@@ -211,7 +211,7 @@ def trials_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def _shared_trials(request, trials_folder):
     """Share trials of exactness, but in a module with EACH_TRIAL, which tests them."""
-    loaded = {"models.fast.trial", "models.fast.cpu_step"} <= sys.modules.keys()
+    loaded = {"models.trial", "models.cpu.step"} <= sys.modules.keys()
     apart = hasattr(request.module, "EACH_TRIAL") or not loaded
     with contextlib.nullcontext() if apart else shared_trials(trials_folder):
         yield

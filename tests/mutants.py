@@ -32,7 +32,7 @@ from envs import textcraft
 from lora.fused import FusedLoRA
 from lora.layer import Adapter
 from models import CausalLM, Tokenizer, engine, load_model, logprob, random
-from models.kernels import kernels
+from models.hooks import hooks
 from rl import batch, core, evaluate, kl, ppo, reinforce, reward, sft, stats, tasks, update
 from rl import rollout as rollouts
 from rl.config import fields, program
@@ -155,7 +155,7 @@ def _(right):
     return wrong
 
 
-@mutant("the decode step keeps stale factors", "sampler", kernels, "decode_step", "sampler_gap")
+@mutant("the decode step keeps stale factors", "sampler", hooks("cpu"), "decode_step", "sampler_gap")
 def _(right):
     made = []
 

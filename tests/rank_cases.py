@@ -85,7 +85,7 @@ def held(model: torch.nn.Module) -> dict[str, int]:
 
 def measured(path: str, words: list[str], trials: Path) -> None:
     """Run the words, and write what this rank held after each pass."""
-    from models.fast import trial
+    from models import trial
     from rl.ranks import shard
 
     found, end, sent = [], shard.Shards._end, {"Gather": 0, "Scatter": 0}

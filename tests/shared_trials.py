@@ -19,7 +19,9 @@ def shared_trials(folder: Path | None = None, also_first: bool = True) -> Iterat
     folder: where other processes of this machine share theirs, as empty files. also_first: share
     `trial.first_difference` too, and not only the trials of the decode step.
     """
-    from models.fast import cpu_step, onednn, packed, trial
+    from models import trial
+    from models.cpu import onednn, packed
+    from models.cpu import step as cpu_step
 
     first_difference = trial.first_difference
 

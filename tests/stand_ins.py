@@ -1,4 +1,4 @@
-"""Plain functions for the kernels of models/fast/triton and for flash attention on the emulated device.
+"""Plain functions for the kernels of models/cuda/triton and for flash attention on the emulated device.
 
 Each takes the arguments of the kernel's launch as CPU tensors. The kernels' own tests compare them with torch; here
 they only have to give numbers that are right to rounding.
@@ -15,9 +15,10 @@ from emulated_cuda import Device, StandIn
 from stand_ins_block import KERNELS as BLOCK
 
 pytest.importorskip("triton")
+from models.cuda import available
+from models.cuda import block as cuda_block
+from models.cuda.triton import attention, block, common, linear, logprob, sample, step
 from models.decoder import rotate
-from models.fast import dispatch, varlen
-from models.fast.triton import attention, block, common, linear, logprob, sample, step
 
 LOG2E = math.log2(math.e)
 
@@ -41,10 +42,10 @@ def install(monkeypatch, device: Device, flash: bool = True) -> None:
     Varlen.stand_ins = [
         StandIn(device, name, f) for name, f in (("varlen", varlen_forward), ("varlen_back", varlen_back))
     ]
-    monkeypatch.setattr(varlen, "load_varlen", lambda: varlen_attn if flash else None)
+    monkeypatch.setattr(cuda_block, "load_varlen", lambda: varlen_attn if flash else None)
     monkeypatch.setattr(attention, "_in_order", lru_cache(64)(attention._in_order.__wrapped__))
     monkeypatch.setattr(common, "_nothing", StandIn(device, "_nothing", lambda x: None))
-    dispatch.triton_problem.cache_clear()
+    available.triton_problem.cache_clear()
 
 
 # --------------------------------------------------------------------------------- attention over the cache's blocks
@@ -181,7 +182,7 @@ def swiglu(gate_up, up, out, N, width, stride, *, RANK, **_options):
 
 
 def varlen_attn(q, k, v, query_starts, key_starts, most_queries, most_keys, *, window_size=(-1, 0), enable_gqa=False):
-    """The signature of torch.nn.attention.varlen.varlen_attn, as far as models/fast/varlen.py uses it."""
+    """The signature of torch.nn.attention.varlen.varlen_attn, as far as models/cuda/block.py uses it."""
     assert enable_gqa and window_size[1] == 0 and query_starts.dtype == key_starts.dtype == torch.int32
     assert all(isinstance(x, int) for x in (most_queries, most_keys)) and all(x.stride(-1) == 1 for x in (q, k, v))
     return Varlen.apply(q, k, v, query_starts, key_starts, window_size[0])

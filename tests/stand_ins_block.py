@@ -1,4 +1,4 @@
-"""Plain functions for the kernels of models/fast/triton/block.py on the emulated device (see stand_ins.py)."""
+"""Plain functions for the kernels of models/cuda/triton/block.py on the emulated device (see stand_ins.py)."""
 
 import torch
 import torch.nn.functional as F

@@ -34,8 +34,8 @@ from benchmarks import envs as envs_benchmark
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import TOO, Row
 from models import load_model
+from models.cpu import onednn, packed, process
 from models.engine import Engine
-from models.fast import onednn, packed, process
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
 
@@ -474,11 +474,11 @@ def test_inexact_attention_gives_the_same_numbers_to_rounding(monkeypatch):
     """Only one of the two attentions is called in each mode, with a stacked step or without."""
     import models.decoder
     import models.engine
-    from models.kernels import kernels
+    from models.hooks import hooks
 
     model = sides.adapted(sides.random(sides.SHAPES["quarter"] | {"num_hidden_layers": 1}))
     talk = generate.make_talk(3, 70, 2, 3, 4, 640)
-    before = models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, kernels.decode_step
+    before = models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, hooks("cpu").decode_step
     counts = {"torch": 0, "ours": 0}
 
     def counted(name, function):
@@ -490,7 +490,7 @@ def test_inexact_attention_gives_the_same_numbers_to_rounding(monkeypatch):
 
     sdpa = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(inexact.F, "scaled_dot_product_attention", counted("torch", sdpa))
-    for module in ("attention", "fast.cpu_step"):
+    for module in ("attention", "cpu.step"):
         path = f"models.{module}.score"  # computes every product of our queries with keys
         monkeypatch.setattr(path, counted("ours", models.attention.score))
     expected = generate.play(model, talk, True)
@@ -508,7 +508,7 @@ def test_inexact_attention_gives_the_same_numbers_to_rounding(monkeypatch):
         assert generate.play(model, talk, True) == expected and counts["torch"] == 0
         assert 0 < onpolicy.round_trip(model, talk).largest < 1e-4 and counts["torch"] > 0
     assert before == (
-        models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, kernels.decode_step,
+        models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, hooks("cpu").decode_step,
     )  # fmt: skip
 
 

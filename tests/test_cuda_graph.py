@@ -13,12 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import lora
 from models.attention import attend
 from models.cache import KVCache
+from models.cuda import ahead as fast_ahead
+from models.cuda import graph
+from models.cuda.ahead import Ahead
+from models.cuda.graph import CHUNK, Steps, static_attention
+from models.cuda.step import Unstacked
 from models.engine import Engine, Slot, sample
-from models.fast import ahead as fast_ahead
-from models.fast import cuda_graph as graph
-from models.fast.ahead import Ahead
-from models.fast.cuda_graph import CHUNK, Steps, static_attention
-from models.fast.products import Stacked, Unstacked
+from models.stacked import Stacked
 
 WINDOWS = {"use_sliding_window": True, "sliding_window": 70, "layer_types": ["sliding_attention", "full_attention"]}
 EPISODES = 21

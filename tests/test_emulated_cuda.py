@@ -11,12 +11,15 @@ from test_engine import play
 
 import lora
 import train
+from models import trial
+from models.cuda import available, memory, paths, prefill
+from models.cuda import block as cuda_block
+from models.cuda import graph as cuda_graph
+from models.cuda.exact import make_exact
+from models.cuda.triton import common, linear
 from models.decoder import Block
 from models.engine import Engine
-from models.fast import cuda_graph, dispatch, footprint, kept, paths, prefill, trial, varlen
-from models.fast.exact import make_exact
-from models.fast.triton import common, linear
-from models.kernels import kernels, nothing_faster
+from models.hooks import hooks, nothing_faster
 from models.logprob import token_logprobs
 from models.sizes import sizes_of
 from models.truncation import truncated
@@ -36,7 +39,7 @@ def device(monkeypatch):
     with emulated_cuda(monkeypatch) as emulated:
         stand_ins.install(monkeypatch, emulated)
         yield emulated
-    dispatch.triton_problem.cache_clear()
+    available.triton_problem.cache_clear()
 
 
 def most(calls: list[Counts], what: str) -> int:
@@ -299,6 +302,7 @@ def test_an_engine_serves_the_next_rollout_with_its_graphs(device, monkeypatch):
     """The weights change in place between rollouts. A temperature has its own step, which is kept as well."""
     monkeypatch.setattr(prefill, "SIZES", (16,))
     model, _ = on_device(random_model("qwen2", num_hidden_layers=1))
+    kept = memory.KeptEngine()
 
     def rollout(temperature: float = 0.8, engine: Engine | None = None) -> tuple[Engine, list]:
         engine = engine or kept.engine(Engine, model, 2, 60, lora.adapter_version(model))
@@ -319,21 +323,21 @@ def test_an_engine_serves_the_next_rollout_with_its_graphs(device, monkeypatch):
     assert len(device.captures) == captures + 1
 
     def stays() -> bool:
-        make, before = lambda *args: Engine(*args), kept._last
+        make, before = lambda *args: Engine(*args), kept.last
         return kept.engine(make, model, 2, 60, lora.adapter_version(model)) is before
 
     assert stays() and kept.engine(Engine, model, 1, 60, lora.adapter_version(model)) is engine, "it has a row more"
     assert kept.engine(Engine, model, 3, 60, lora.adapter_version(model)) is not engine
     assert stays() and kept.engine(Engine, model, 2, 50, lora.adapter_version(model)) is not engine
     assert not stays() and stays(), "the one before has another length"
-    kept._last.open((0, 0))
+    kept.last.open((0, 0))
     assert not stays(), "a rollout that failed leaves slots open"
-    kept.drop()
+    kept.drop(True)
     assert not stays()
-    with truncated(top_k=1):
+    with truncated("cuda", top_k=1):
         assert not stays(), "its graphs sample from all tokens"
     assert not stays(), "the graphs of this one are truncated"
-    monkeypatch.setattr(footprint, "KEPT_SHARE", 1e-9)
+    monkeypatch.setattr(memory, "KEPT_SHARE", 1e-9)
     assert stays() and not stays(), "training needs its memory"
 
 
@@ -451,7 +455,7 @@ def frozen(dtype=torch.bfloat16, **fields):
 
 
 def without_varlen(monkeypatch):
-    monkeypatch.setattr(varlen, "load_varlen", lambda: None)
+    monkeypatch.setattr(cuda_block, "load_varlen", lambda: None)
 
 
 def no_compiler(*_args):
@@ -461,7 +465,7 @@ def no_compiler(*_args):
 def without_triton(monkeypatch):
     """As in a slim container image: Triton is installed, and its first launch fails."""
     monkeypatch.setattr(common, "_nothing", {(1,): no_compiler})
-    dispatch.triton_problem.cache_clear()
+    available.triton_problem.cache_clear()
 
 
 NO_TORCH = f"torch {torch.__version__} has no varlen_attn; 2.10 has"
@@ -626,7 +630,7 @@ def test_training_launches(plain, places, of_a_layer, total, device, monkeypatch
     """Of a layer, and of 24 layers and the log-probabilities; the last block is always the plain one. A first call
     makes what later ones find."""
     if plain:
-        monkeypatch.setattr(kernels, "train_block", nothing_faster)
+        monkeypatch.setattr(hooks("cuda"), "train_block", nothing_faster)
     _, two, three, all_of_them = (launches(device, layers, places) for layers in (2, 2, 3, 24))
     assert (three - two, all_of_them) == (of_a_layer, total)
 
@@ -668,9 +672,9 @@ def test_the_cache_and_the_steps_copies_on_cuda_are_as_planned(share, device, mo
     copies = [x for part in joined for x in (*part.weights, part.up) if x.data_ptr() not in own]
     held = peaks.footprint(sizes, cfg)
     assert held.stacks == sum(x.nbytes for x in copies) > 0
-    assert kept.is_small(engine) == (peaks.staying(sizes, cfg, held) == peaks.cache(sizes, cfg) + held.stacks)
-    monkeypatch.setattr(footprint, "KEPT_SHARE", (peaks.cache(sizes, cfg) + held.stacks - 1) / (80 * 2**30))
-    assert not kept.is_small(engine), "the plan's bytes are the engine's"
+    assert memory.is_small(engine) == (peaks.staying(sizes, cfg, held) == peaks.cache(sizes, cfg) + held.stacks)
+    monkeypatch.setattr(memory, "KEPT_SHARE", (peaks.cache(sizes, cfg) + held.stacks - 1) / (80 * 2**30))
+    assert not memory.is_small(engine), "the plan's bytes are the engine's"
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])

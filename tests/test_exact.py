@@ -18,14 +18,15 @@ import train
 from benchmarks import exactness
 from benchmarks.random_episodes import gaps_of, play
 from lora import fused
-from models import load_model
+from models import load_model, trial
 from models.attention import attend, in_blocks
 from models.config import ACTIVATIONS
+from models.cpu import onednn, packed, process
+from models.cpu import step as cpu_step
+from models.cpu.products import StackedOnCPU
+from models.cpu.step import exact_step
 from models.elementwise import by_whole_vectors
-from models.fast import cpu_step, onednn, packed, trial
-from models.fast.cpu_step import exact_step
-from models.fast.products import StackedOnCPU
-from models.kernels import kernels, nothing_faster
+from models.hooks import hooks, nothing_faster
 from models.logprob import token_logprobs
 from rl.batch import forward, make_batch, micro_batches
 from rl.config import fields
@@ -322,7 +323,7 @@ def test_trial_has_random_factors(monkeypatch):
 @pytest.mark.parametrize("most", [1, 2, 3, 6, 7])
 @pytest.mark.parametrize(("given", "said"), [(0, "yes"), (1, "yes"), (8, "8 threads")])
 def test_most_threads_that_are_exact_are_chosen(given, said, most, threads, monkeypatch):
-    monkeypatch.setattr(trial.process, "default_threads", lambda _: 8)
+    monkeypatch.setattr(trial, "default_threads", lambda _: 8)
     found = lambda _: f"{torch.get_num_threads()} threads" if torch.get_num_threads() > most else None  # noqa: E731
     monkeypatch.setattr(trial, "first_difference", found)
     model = random_model()
@@ -336,7 +337,7 @@ LIBRARIES = [by for by in ("onednn", "mkl") if packed.usable(F32, by)] + ["plain
 @pytest.mark.parametrize("fastest", LIBRARIES)
 def test_the_products_that_are_exact_are_chosen(exact, fastest, threads, monkeypatch):
     """The fastest are tried first."""
-    monkeypatch.setattr(trial.process, "speedup_by", lambda by, *_: 2.0 if by == fastest else 0.5)
+    monkeypatch.setattr(process, "speedup_by", lambda by, *_: 2.0 if by == fastest else 0.5)
     monkeypatch.setattr(trial, "first_difference", lambda _: None if packed.library == exact else "no")
     assert trial.choose_threads(random_model(), 1, trial=True) == ("yes", exact)
     for other in LIBRARIES:
@@ -345,7 +346,7 @@ def test_the_products_that_are_exact_are_chosen(exact, fastest, threads, monkeyp
 
 
 def test_all_threads_are_kept_if_no_number_is_exact(threads, monkeypatch):
-    monkeypatch.setattr(trial.process, "default_threads", lambda _: 4)
+    monkeypatch.setattr(trial, "default_threads", lambda _: 4)
     monkeypatch.setattr(trial, "first_difference", lambda _: f"{torch.get_num_threads()} threads")
     assert trial.choose_threads(random_model(), 0, trial=True)[0] == "4 threads" and torch.get_num_threads() == 4
 
@@ -356,7 +357,7 @@ def test_all_threads_are_kept_if_no_number_is_exact(threads, monkeypatch):
 def test_entropy_of_large_logits_does_not_cancel(largest, words, fast, monkeypatch):
     """5,000 words are two slabs. The logits' differences are small beside the logits, and exact in float32."""
     if not fast:
-        monkeypatch.setattr(kernels, "token_logprobs", nothing_faster)
+        monkeypatch.setattr(hooks("cpu"), "token_logprobs", nothing_faster)
     generator = torch.Generator().manual_seed(0)
     weight_VD = largest + torch.randint(0, 8, (words, 1), generator=generator) / 4
     entropy_N = token_logprobs(torch.ones(3, 1), weight_VD, torch.tensor([0, 1, 2]))[1]

@@ -337,8 +337,8 @@ def test_kernels_have_a_family(kernel, family):
 
 
 def test_every_kernel_of_ours_has_a_family():
-    """The names that files of models/fast/triton launch."""
-    files = (Path(__file__).parents[1] / "models/fast/triton").glob("*.py")
+    """The names that files of models/cuda/triton launch."""
+    files = (Path(__file__).parents[1] / "models/cuda/triton").glob("*.py")
     launched = {name for file in files for name in re.findall(r"\b(_[a-z_]+)\[", file.read_text())}
     assert "_choose" in launched and {name for name in launched if kernels.family(name) == "other"} <= {"_nothing"}
 

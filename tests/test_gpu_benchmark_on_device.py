@@ -11,7 +11,7 @@ from emulated_cuda import StandIn, emulated_cuda
 
 from benchmarks import common, gpu, gpu_decode, gpu_parts, gpu_sizes, kernels, logprob, sides
 from benchmarks.common import Row
-from models.fast.triton import quant
+from models.cuda.triton import quant
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
 SCALE = replace(

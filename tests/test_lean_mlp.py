@@ -11,8 +11,8 @@ import lora
 from benchmarks.live import LiveStorage
 from benchmarks.sides import SHAPES
 from models.config import parse_config
-from models.fast import train_block
-from models.kernels import kernels, nothing_faster
+from models.cpu import block
+from models.hooks import hooks, nothing_faster
 from models.sizes import sizes_of
 from rl import peaks
 from rl.config import fields
@@ -26,9 +26,9 @@ INNER = 128  # a multiple of models/elementwise.py's VECTORS, so that nothing is
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_an_mlp_computed_again_changes_no_bit_of_a_gradient(dtype, act, kind, checkpointed, monkeypatch):
     found, calls = [], []
-    lean = lambda *args: calls.append(0) or train_block.train_block(*args)  # noqa: E731
+    lean = lambda *args: calls.append(0) or block.train_block(*args)  # noqa: E731
     for slot in (nothing_faster, lean):
-        monkeypatch.setattr(kernels, "train_block", slot)
+        monkeypatch.setattr(hooks("cpu"), "train_block", slot)
         model = random_model("qwen3", dtype=dtype, hidden_act=act).requires_grad_(kind == "every weight")
         if kind != "every weight":
             torch.manual_seed(0)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import lora
-from models.kernels import Kernels, kernels
+from models.hooks import Hooks, hooks
 from models.linear import Linear, joint_linear
 
 WIDTHS = (32, 48, 16)
@@ -14,12 +14,12 @@ WIDTHS = (32, 48, 16)
 
 @pytest.fixture(params=["plain", "fast"])
 def layout(request, monkeypatch):
-    """Run a test with the plain products, and with those in models/fast if it is installed."""
+    """Run a test with the plain products, and with those of models/cpu if it is installed."""
     if request.param == "plain":
-        for name, function in vars(Kernels()).items():
-            monkeypatch.setattr(kernels, name, function)
-    elif kernels == Kernels():
-        pytest.skip("models/fast is not installed")
+        for name, function in vars(Hooks()).items():
+            monkeypatch.setattr(hooks("cpu"), name, function)
+    elif hooks("cpu") == Hooks():
+        pytest.skip("models/cpu is not installed")
 
 
 def layers(dtype=torch.float32, frozen=True, inputs=32) -> list[Linear]:

@@ -5,13 +5,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.live import LiveStorage
-from models import logprob
+from models import head, logprob
+from models.hooks import hooks, nothing_faster
 from models.logprob import token_logprobs
 
-try:
-    from models.fast import head
-except ImportError:  # test_without_fast.py
-    head = logprob
+PLAIN = hooks("cpu").token_logprobs is nothing_faster  # in test_without_folders.py
 
 
 def problem(N: int, V: int, D: int = 12, dtype=torch.float64, seed: int = 0):
@@ -186,10 +184,10 @@ def test_all_logits_are_never_in_memory(monkeypatch, trainable_head):
     with Largest() as largest:
         logprobs, entropy = token_logprobs(hidden, weight, targets, entropy_grad=True)
         (logprobs + entropy).sum().backward()
-    assert largest.elements == 400 * (V if head is logprob else 100) < N * V
+    assert largest.elements == 400 * (V if PLAIN else 100) < N * V
 
 
-@pytest.mark.skipif(head is logprob, reason="models/fast makes a slab at a time")
+@pytest.mark.skipif(PLAIN, reason="models/head.py makes a slab at a time")
 @pytest.mark.parametrize("entropy_grad", [False, True])
 def test_a_slabs_logits_go_before_the_next_ones_come(entropy_grad, monkeypatch):
     monkeypatch.setattr(logprob, "SLAB", 1024)

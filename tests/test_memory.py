@@ -6,12 +6,12 @@ import os
 import pytest
 import torch
 
-from models.fast import memory
+from models import memory
 
 
 @pytest.mark.parametrize("users", [None, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 def test_segments_are_expandable_unless_the_user_chose(users, monkeypatch):
-    monkeypatch.setattr(memory.process, "keep_memory", lambda: None)
+    monkeypatch.setattr(memory, "keep_host_memory", lambda: None)
     for name in memory.ALLOCATOR:
         monkeypatch.delenv(name, raising=False)
     if users:

@@ -11,9 +11,11 @@ from test_linear import WIDTHS, adapted, formula, layers
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.fast import onednn, packed, products
-from models.fast.onednn import onednn_matmul
-from models.fast.packed import weight_copy
+from models.cpu import onednn, packed
+from models.cpu.onednn import onednn_matmul
+from models.cpu.packed import weight_copy
+from models.cuda import products as cuda_products
+from models.hooks import hooks
 from models.linear import Linear, joint_linear
 
 
@@ -30,15 +32,17 @@ def test_without_copies_the_results_are_the_same_to_rounding(monkeypatch):
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_on_a_gpu_outputs_are_written_in_place(count):
-    """The meta device shows that the path for GPUs is taken; the CPU checks its numbers."""
+def test_on_a_gpu_outputs_are_written_in_place(count, monkeypatch):
+    """The meta device, given the hooks for CUDA, shows that they are taken; the CPU checks their numbers."""
     these, x, dy = layers()[-count:], torch.randn(20, 32), torch.randn(20, sum(WIDTHS[-count:]))
     y = torch.cat([formula(x, layer) for layer in these], -1)
     weights, biases = [layer.weight for layer in these], [layer.bias for layer in these]
-    torch.testing.assert_close(products.columns(x, weights, biases).double(), y, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(cuda_products.joint_product(x, weights, biases).double(), y, atol=1e-5, rtol=1e-5)
     back = dy.double() @ torch.cat(weights).double()
-    torch.testing.assert_close(products.sum_of_products(dy, weights).double(), back, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(cuda_products.joint_gradient(dy, weights).double(), back, atol=1e-5, rtol=1e-5)
 
+    for name in ("joint_product", "joint_gradient"):
+        monkeypatch.setattr(hooks("meta"), name, getattr(cuda_products, name))
     these = [layer.to("meta", torch.bfloat16) for layer in these]
     with Called() as called:
         y = Linear.joint_product(x.to("meta", torch.bfloat16), these)

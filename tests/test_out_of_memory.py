@@ -10,8 +10,8 @@ import torch
 from conftest import run_program
 from test_learning import make_state, play
 
+from models import trial
 from models.cache import KVCache
-from models.fast import trial
 from models.weights import TINY
 from rl import update
 from rl.batch import make_batch

@@ -16,8 +16,10 @@ from benchmarks.sides import SHAPES
 from envs.requests import Request
 from models import load_model, load_tokenizer
 from models.config import parse_config, read_config
-from models.fast import cpu_step, footprint, packed, process
-from models.kernels import Kernels, kernels
+from models.cpu import memory as cpu_memory
+from models.cpu import packed, process
+from models.cpu import step as cpu_step
+from models.hooks import Hooks, hooks
 from models.sizes import sizes_of
 from models.weights import resolve
 from rl import peaks, plan
@@ -131,7 +133,7 @@ def test_the_plan_counts_the_engine_of_the_frozen_base(monkeypatch):
 def test_the_plan_counts_the_copies_that_the_trial_would_choose(library, monkeypatch):
     """In 16 bits oneDNN's have the width of the weights, but for the head's, which is float32; MKL's have 4 bytes."""
     monkeypatch.setattr(process, "speedup_by", lambda by, *_: 2.0 if by == library else 0.5)
-    footprint._best_library.cache_clear()
+    cpu_memory._best_library.cache_clear()
     need = lambda *words: memory.planned("tiny", [*TINY, *words])["values"]  # noqa: E731
     assert need() == need(f"products={library}")
     sizes = sizes_of(read_config(resolve("tiny")))
@@ -143,7 +145,7 @@ def test_the_plan_counts_the_copies_that_the_trial_would_choose(library, monkeyp
     more = need("products=mkl", "dtype=bfloat16") - need("products=onednn", "dtype=bfloat16")
     width = 2 if packed.usable(torch.bfloat16, "onednn") else 4  # where oneDNN has no copies in 16 bits, MKL's add all
     assert more == width * (2 * sizes.block_weights + head)
-    footprint._best_library.cache_clear()
+    cpu_memory._best_library.cache_clear()
 
 
 @pytest.mark.parametrize("there", ["onednn", "mkl"])
@@ -151,13 +153,13 @@ def test_a_missing_library_is_planned_as_a_run_takes_it(there, monkeypatch):
     """A run takes plain products instead, which have oneDNN's copies in 16 bits. Shards leave room for the most."""
     monkeypatch.setattr(packed, "usable", lambda dtype, by: by == there and dtype in packed.DTYPES[by])
     monkeypatch.setattr(process, "speedup_by", lambda *_: 0.5)
-    footprint._best_library.cache_clear()
+    cpu_memory._best_library.cache_clear()
     for kind in ("onednn", "mkl"):
         assert memory.settings("tiny", [*TINY, f"products={kind}"]).products == (kind if kind == there else "plain")
     sizes = sizes_of(read_config(resolve("tiny")))
     cfg = fields.parse(["algo=ppo", "device=cpu", *TINY])
     assert most_copies(sizes, cfg).copies == peaks.footprint(sizes, replace(cfg, products=there)).copies > 0
-    footprint._best_library.cache_clear()
+    cpu_memory._best_library.cache_clear()
 
 
 @pytest.fixture
@@ -231,10 +233,10 @@ def test_plan_counts_a_checkpoint_as_it_is_stored(tmp_path, folder):
     assert (code, out) == (2, []) and "lora.r=0 cannot train a checkpoint that is stored as nf4" in err
 
 
-def test_without_models_fast_there_is_no_plan(monkeypatch, folder):
-    monkeypatch.setattr(kernels, "footprint", Kernels().footprint)
+def test_without_its_folder_a_device_has_no_plan(monkeypatch, folder):
+    monkeypatch.setattr(hooks("cuda"), "footprint", Hooks().footprint)
     code, out, err = run_program("train.py", f"model={folder}", "device=cuda", "plan=true")
-    assert code == 2 and not out and err.count("\n") == 1 and "plan= counts what models/fast allocates" in err
+    assert code == 2 and not out and err.count("\n") == 1 and "plan= counts what models/cuda allocates" in err
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from conftest import EXACT_MKL, random_model
 from torch import nn
 
 import lora
-from models import load_model
-from models.fast import onednn, packed, process, trial
-from models.fast.cpu_step import exact_step
+from models import load_model, trial
+from models.cpu import onednn, packed, process
+from models.cpu.step import exact_step
 from models.linear import Linear, joint_linear
 
 FAULTS = """
@@ -36,8 +36,8 @@ print(*faults)
 
 def test_small_models_get_one_thread_and_others_every_core():
     with torch.device("meta"):
-        assert process.default_threads(nn.Linear(3000, 3000)) == 1
-        assert process.default_threads(nn.Linear(4096, 4096)) == len(os.sched_getaffinity(0))
+        assert trial.default_threads(nn.Linear(3000, 3000)) == 1
+        assert trial.default_threads(nn.Linear(4096, 4096)) == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.skipif(

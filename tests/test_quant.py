@@ -11,10 +11,9 @@ from torch import nn
 
 import lora
 from benchmarks.random_episodes import gaps_of, play
-from models import load_model, quant
-from models.fast import trial
-from models.fast.cpu_step import exact_step
-from models.fast.quant import dequantise as fast_dequantise
+from models import load_model, quant, trial
+from models.cpu.products import dequantise as fast_dequantise
+from models.cpu.step import exact_step
 from models.linear import Linear
 from models.logprob import token_logprobs
 from models.quant import KINDS, LEVELS, QuantLinear, block_linears, dequantise, quantise, quantise_blocks
@@ -128,7 +127,7 @@ def test_zero_rows_stay_zero_and_infinities_are_refused(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_fast_weight_equals_the_reference(kind, dtype, monkeypatch):
-    monkeypatch.setattr("models.fast.quant.BLOCKS", 7)  # many ragged pieces
+    monkeypatch.setattr("models.cpu.products.BLOCKS", 7)  # many ragged pieces
     for shape in SHAPES:
         layer = layer_of(weight_of(shape), kind)
         fast, expected = fast_dequantise(layer, dtype), dequantise(layer).to(dtype)

@@ -8,12 +8,13 @@ from emulated_cuda import StandIn, emulated_cuda
 from test_emulated_cuda import LAYERS, TEXTCRAFT, differences_to_training, epoch, most, two_turns
 
 import lora
-from models import load_model, quant
+from models import load_model, quant, trial
+from models.cuda import graph as cuda_graph
+from models.cuda import paths, prefill
+from models.cuda.exact import make_exact
+from models.cuda.triton import linear
+from models.cuda.triton import quant as kernels
 from models.engine import Engine
-from models.fast import cuda_graph, paths, prefill, trial
-from models.fast.exact import make_exact
-from models.fast.triton import linear
-from models.fast.triton import quant as kernels
 
 EACH_TRIAL = True
 
@@ -53,7 +54,7 @@ def device(monkeypatch):
 
 def uploads(device) -> int:
     """Return how often the levels were copied to the device so far."""
-    return sum("models/fast/triton/quant.py" in at for _, at in device.total.waits)
+    return sum("models/cuda/triton/quant.py" in at for _, at in device.total.waits)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import envs
 import lora
 from envs import textcraft
 from models import load_model, load_tokenizer
-from models.kernels import kernels
+from models.hooks import hooks
 from rl import batch as batches
 from rl import evaluate as evaluation
 from rl import reward
@@ -49,8 +49,8 @@ def test_episode_is_independent_of_its_neighbours(tiny):
 @pytest.mark.parametrize("count, rows, made", [(2, 64, 2), (3, 2, 2), (1, 1, 1)])
 def test_an_engine_has_no_more_rows_than_tasks(count, rows, made, tiny, monkeypatch):
     """Keys and values are allocated for every row."""
-    engines, make = [], kernels.engine
-    monkeypatch.setattr(kernels, "engine", lambda *args: engines.append(make(*args)) or engines[-1])
+    engines, make = [], hooks("cpu").engine
+    monkeypatch.setattr(hooks("cpu"), "engine", lambda *args: engines.append(make(*args)) or engines[-1])
     play(tiny, fields.parse(["textcraft.max_turns=1", "max_new_tokens=2"]), count, rows)
     assert [engine.max_rows for engine in engines] == [made]
 

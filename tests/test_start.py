@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import ROOT
 
-from models.fast.optimizer import without_compiler
+from rl.optimizer import without_compiler
 
-UNUSED = ("torch._dynamo", "torch._inductor", "models.fast.cuda_graph", "models.fast.fused_step", "transformers")
+UNUSED = ("torch._dynamo", "torch._inductor", "models.cuda", "transformers")
 PROGRAM = f"""
 import sys, train
 train.main(train.parse(sys.argv[1:], "train.py"))

@@ -9,13 +9,13 @@ from make_fixtures import YARN
 import lora
 from models import load_model
 from models.cache import KVCache
+from models.cpu import packed
+from models.cpu import step as decode
 from models.engine import Engine
-from models.fast import cpu_step as decode
-from models.fast import packed
-from models.fast.products import random_factors
-from models.kernels import kernels
+from models.hooks import hooks
 from models.linear import ROW_MULTIPLE
 from models.logprob import head_logits, token_logprobs
+from models.stacked import random_factors
 
 EACH_TRIAL = True
 
@@ -125,7 +125,7 @@ def test_prefills_are_left_to_the_decoder_where_bits_differ(monkeypatch):
 def test_windows_sample_the_logprobs_of_training(name, stacked, monkeypatch):
     """Prompts of all lengths, two turns: recorded log-probabilities equal those of all episodes packed."""
     if not stacked:
-        monkeypatch.setattr(kernels, "decode_step", lambda model: None)
+        monkeypatch.setattr(hooks("cpu"), "decode_step", lambda model: None)
     model, generator, episodes = MODELS[name](), torch.Generator().manual_seed(0), []
     engine = Engine(model, 4, 300)
     for i, n in enumerate((1, 60, 100)):

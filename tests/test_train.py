@@ -15,7 +15,7 @@ import rl.run.run
 import train
 from envs import textcraft
 from eval import as_trained_words
-from models.fast import memory
+from models import memory
 from models.weights import TINY
 from rl.config import fields
 from rl.config.arguments import ArgumentError

@@ -23,9 +23,9 @@ from on_triton import (
 from models import attention, decoder
 from models.attention import ExactAttention, in_blocks, masked_attention
 from models.cache import KVCache
+from models.cuda.triton import attention as attention_triton
+from models.cuda.triton.attention import attend
 from models.engine import Engine
-from models.fast.triton import attention as attention_triton
-from models.fast.triton.attention import attend
 from models.logprob import token_logprobs
 
 KERNELS = "_forward", "_backward_queries", "_backward_keys"
@@ -192,7 +192,7 @@ WINDOW = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers":
 @runs
 @pytest.mark.parametrize("window", [{}, WINDOW], ids=["whole", "window of 20"])
 @pytest.mark.parametrize(("layers", "B"), [(1, 3), pytest.param(2, 4, marks=pytest.mark.full)])
-@pytest.mark.skipif(DEVICE == "cuda", reason="there linear layers need models/fast/triton/linear.py too")
+@pytest.mark.skipif(DEVICE == "cuda", reason="there linear layers need models/cuda/triton/linear.py too")
 def test_sampled_logprobs_match_training_bitwise(window, layers, B, everywhere):
     small = {"num_hidden_layers": layers, "num_attention_heads": 3, "num_key_value_heads": 1}
     model = random_model("qwen3", dtype=torch.bfloat16, **small, **window)

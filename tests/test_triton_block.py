@@ -22,10 +22,10 @@ from test_varlen import varlen_loop
 
 import lora
 from benchmarks.live import LiveStorage
+from models.cuda import block as cuda_block
+from models.cuda.triton import block as block_triton
 from models.decoder import RMSNorm, checkpoint_blocks, rotate
-from models.fast import train_block, varlen
-from models.fast.triton import block as block_triton
-from models.kernels import kernels, nothing_faster
+from models.hooks import hooks, nothing_faster
 
 HALVES = [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.full)]
 
@@ -117,8 +117,10 @@ def test_rotary_of_queries_and_keys(H, K, E, normed, dtype):
 @pytest.fixture
 def packing(monkeypatch):
     if DEVICE == "cpu":
-        monkeypatch.setattr(varlen, "load_varlen", lambda: varlen_loop)
-        monkeypatch.setattr(varlen, "available", lambda *_: True)
+        monkeypatch.setattr(cuda_block, "load_varlen", lambda: varlen_loop)
+        monkeypatch.setattr(cuda_block, "has_varlen", lambda *_: True)
+        monkeypatch.setattr(hooks("cpu"), "pack", cuda_block.pack)
+        monkeypatch.setattr(hooks("cpu"), "train_block", cuda_block.train_block)
 
 
 @runs
@@ -130,10 +132,10 @@ def test_a_model_of_fused_blocks_learns_the_same(family, layers, sequences, pack
     """Hidden states and gradients of every factor, against float64; the second time two sequences share a prompt."""
     ids_BT, how = torch.arange(15)[None] * 5, {} if sequences is None else {"sequences_ST": torch.tensor(sequences)}
     blocks, found = [], []
-    whole = train_block.fused_block
-    monkeypatch.setattr(train_block, "fused_block", lambda *x: blocks.append(0) or whole(*x))
+    whole = cuda_block.fused_block
+    monkeypatch.setattr(cuda_block, "fused_block", lambda *x: blocks.append(0) or whole(*x))
     for dtype, slot in ((torch.float64, nothing_faster), (torch.bfloat16, nothing_faster), (torch.bfloat16, None)):
-        monkeypatch.setattr(kernels, "train_block", slot or train_block.train_block)
+        monkeypatch.setattr(hooks(DEVICE), "train_block", slot or cuda_block.train_block)
         model = random_model(family, num_hidden_layers=layers).requires_grad_(False)
         lora.inject(model, r=4)
         randomize(model)
@@ -172,8 +174,8 @@ SHARED_PROMPT = {
 )
 def test_checkpointing_fused_blocks_changes_no_bit_of_a_gradient(family, how, packing, monkeypatch):
     """With `wanted` the last block is the plain one."""
-    blocks, found, whole = [], [], train_block.fused_block
-    monkeypatch.setattr(train_block, "fused_block", lambda *x: blocks.append(0) or whole(*x))
+    blocks, found, whole = [], [], cuda_block.fused_block
+    monkeypatch.setattr(cuda_block, "fused_block", lambda *x: blocks.append(0) or whole(*x))
     for checkpointed in (False, True):
         model = random_model(family).requires_grad_(False)
         lora.inject(model, r=4)
@@ -194,7 +196,7 @@ def test_checkpointing_fused_blocks_changes_no_bit_of_a_gradient(family, how, pa
 def test_blocks_whose_norms_train_are_left_to_the_plain_code(packing, monkeypatch):
     model = random_model(dtype=torch.bfloat16).requires_grad_(False).to(DEVICE)
     calls = []
-    monkeypatch.setattr(train_block, "fused_block", lambda block, x_ND, *_: calls.append(0) or x_ND)
+    monkeypatch.setattr(cuda_block, "fused_block", lambda block, x_ND, *_: calls.append(0) or x_ND)
     ids_BT = torch.arange(20).view(2, 10).to(DEVICE)
     model(ids_BT)
     assert len(calls) == 2
@@ -208,8 +210,8 @@ def test_blocks_whose_norms_train_are_left_to_the_plain_code(packing, monkeypatc
 def test_layers_that_do_not_fuse_are_computed_apart(kind, packing, monkeypatch):
     """The fused block's gradients are the plain block's, up to rounding."""
     found = []
-    for slot in (nothing_faster, train_block.train_block):
-        monkeypatch.setattr(kernels, "train_block", slot)
+    for slot in (nothing_faster, cuda_block.train_block):
+        monkeypatch.setattr(hooks(DEVICE), "train_block", slot)
         model = random_model(num_hidden_layers=1).requires_grad_(False)
         if kind != "no adapter":
             lora.inject(model, r=4, dropout=0.5 * (kind == "dropout"), targets=["q_proj", "down_proj"])
@@ -227,7 +229,7 @@ def test_layers_that_do_not_fuse_are_computed_apart(kind, packing, monkeypatch):
 @runs
 def test_bytes_that_a_token_keeps_of_a_layer(packing, monkeypatch):
     """Attention is left out, which keeps its output and log-sum-exp besides: 2Dq + 4H more."""
-    monkeypatch.setattr(varlen.PackedRows, "attend", lambda self, q_NHE, *_: q_NHE)
+    monkeypatch.setattr(cuda_block.PackedRows, "attend", lambda self, q_NHE, *_: q_NHE)
 
     def held(layers: int, N: int) -> int:
         model = random_model(num_hidden_layers=layers, dtype=torch.bfloat16).requires_grad_(False)

@@ -25,10 +25,10 @@ from test_triton_step import assert_close, draw, rms_norm
 
 from models import engine
 from models.attention import masked_attention
+from models.cuda.triton import attention, block, linear, logprob, quant, sample, step
+from models.cuda.triton.logprob import token_logprobs
 from models.decoder import rotate
-from models.fast.triton import attention, block, linear, logprob, quant, sample, step
-from models.fast.triton.logprob import token_logprobs
-from models.kernels import kernels, nothing_faster
+from models.hooks import hooks, nothing_faster
 from models.quant import dequantise
 
 HALF = [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.full)]
@@ -148,7 +148,7 @@ UNIFORMS = [0.0, 2.0**-53, 1e-7, 0.25, 0.5, 1 - 2.0**-24, 1 - 2.0**-53]
 @pytest.fixture
 def plain(monkeypatch):
     """Return the torch sampler."""
-    monkeypatch.setattr(kernels, "sample", nothing_faster)
+    monkeypatch.setattr(hooks(DEVICE), "sample", nothing_faster)
     return engine.sample
 
 

@@ -21,17 +21,17 @@ from on_triton import (
 
 import lora
 from models import decoder
+from models.cuda.exact import ExactJoined, make_exact
+from models.cuda.step import Joined
+from models.cuda.triton import attention as attention_triton
+from models.cuda.triton import linear as linear_triton
+from models.cuda.triton import logprob as logprob_triton
+from models.cuda.triton import sample as sample_triton
+from models.cuda.triton.linear import product
 from models.engine import Engine
-from models.fast.exact import ExactJoined, make_exact
-from models.fast.fused_step import Joined
-from models.fast.products import groups
-from models.fast.triton import attention as attention_triton
-from models.fast.triton import linear as linear_triton
-from models.fast.triton import logprob as logprob_triton
-from models.fast.triton import sample as sample_triton
-from models.fast.triton.linear import product
-from models.kernels import kernels
+from models.hooks import hooks
 from models.linear import Linear, joint_linear
+from models.stacked import groups
 from rl import batch
 from rl.records import Episode, Turn
 
@@ -177,7 +177,7 @@ def exact_everywhere(monkeypatch):
         return make_exact
     monkeypatch.setattr(decoder, "attend", lambda *x: attention_triton.attend(*x[:5]))
     monkeypatch.setattr(batch, "token_logprobs", logprob_triton.token_logprobs)
-    monkeypatch.setattr(kernels, "sample", sample_triton.sample)
+    monkeypatch.setattr(hooks(DEVICE), "sample", sample_triton.sample)
 
     def make(model):
         for layer in model.modules():

@@ -21,10 +21,9 @@ from on_triton import (
 )  # fmt: skip
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models import logprob
-from models.fast import head
-from models.fast.triton import logprob as logprob_triton
-from models.fast.triton.logprob import scratch_bytes, tiles, token_logprobs
+from models import head, logprob
+from models.cuda.triton import logprob as logprob_triton
+from models.cuda.triton.logprob import scratch_bytes, tiles, token_logprobs
 
 KERNELS = "_score", "_fold", "_gather", "_dlogits"
 MIB = 2**20

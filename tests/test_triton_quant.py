@@ -17,8 +17,8 @@ from on_triton import (
 )
 from test_quant import layer_of, weight_of
 
-from models.fast import quant as fast
-from models.fast.triton import quant as kernels
+from models.cuda import products
+from models.cuda.triton import quant as kernels
 from models.quant import KINDS, dequantise
 
 HALF = [torch.bfloat16, torch.float16]
@@ -68,7 +68,7 @@ def test_layers_of_one_input_lie_side_by_side(monkeypatch):
     for rows, launches in ((3, 1), (kernels.FEW + 1, 0)):
         x = torch.randn(rows, 64, generator=torch.Generator().manual_seed(0)).to(DEVICE, torch.bfloat16)
         expected = torch.cat([F.linear(x, layer.dense(x.dtype), layer.bias) for layer in layers], -1)
-        torch.testing.assert_close(fast.quant_product(x, layers), expected, atol=0.02, rtol=0.01)
+        torch.testing.assert_close(products.quant_product(x, layers), expected, atol=0.02, rtol=0.01)
         assert len(calls) == launches
         calls.clear()
 

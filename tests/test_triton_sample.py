@@ -15,10 +15,10 @@ from on_triton import (
 )  # fmt: skip
 
 from models import engine
-from models.fast.triton import common, logprob
-from models.fast.triton import sample as sample_triton
-from models.fast.triton.sample import sample
-from models.kernels import kernels, nothing_faster
+from models.cuda.triton import common, logprob
+from models.cuda.triton import sample as sample_triton
+from models.cuda.triton.sample import sample
+from models.hooks import hooks, nothing_faster
 
 KERNELS = "_score", "_fold", "_choose"
 
@@ -33,7 +33,7 @@ def problem(B, V, D, dtype, size=3.0):
 @pytest.fixture
 def plain(monkeypatch):
     """Return the plain sampler in float64, whatever the device."""
-    monkeypatch.setattr(kernels, "sample", nothing_faster)
+    monkeypatch.setattr(hooks(DEVICE), "sample", nothing_faster)
 
     def sample64(hidden_BD, weight_VD, temperature, uniforms_B):
         return engine.sample(hidden_BD.double(), weight_VD.double(), temperature, uniforms_B)

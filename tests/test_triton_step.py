@@ -15,9 +15,9 @@ from on_triton import (
     spilled,
 )
 
+from models.cuda.triton import step as step_triton
+from models.cuda.triton.step import add_norm, rotary_write, swiglu
 from models.decoder import rotate
-from models.fast.triton import step as step_triton
-from models.fast.triton.step import add_norm, rotary_write, swiglu
 
 KERNELS = "_add_norm", "_rotary_write", "_swiglu"
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 from conftest import random_model, run_program
 
-from models import engine
 from models.engine import Engine
-from models.kernels import kernels
+from models.hooks import hooks
 from models.truncation import choose, truncate, truncated
 
 PROBS = torch.tensor([0.1, 0.4, 0.05, 0.25, 0.2])
@@ -54,12 +53,12 @@ def test_engines_sample_truncated_only_within_the_context():
         (row,) = sampler.run(20, temperature, frozenset())
         return row.ids
 
-    sampled, greedy, before = ids(1.0), ids(0.0), kernels.sample
-    with truncated(top_k=1):
+    sampled, greedy, before = ids(1.0), ids(0.0), hooks("cpu").sample
+    with truncated("cpu", top_k=1):
         assert ids(1.0) == greedy == ids(0.0) != sampled
-    with truncated():
-        assert ids(1.0) == sampled and kernels.sample is before
-    assert ids(1.0) == sampled and engine.kernels.sample is before
+    with truncated("cpu"):
+        assert ids(1.0) == sampled and hooks("cpu").sample is before
+    assert ids(1.0) == sampled and hooks("cpu").sample is before
 
 
 def test_eval_samples_truncated_and_refuses_impossible_values():

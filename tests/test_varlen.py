@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from conftest import random_model
 
-from models.fast import varlen
-from models.fast.varlen import pack_rows
+from models.cuda import block as cuda_block
+from models.cuda.block import pack_rows
 
 WINDOWS = {"whole": {}, "window of 8": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}}
 
@@ -49,8 +49,8 @@ def packing(monkeypatch):
     """Make models pack on this device too; return the list of packed calls."""
     calls = []
     counted = lambda *x, **more: calls.append(len(x[0])) or varlen_loop(*x, **more)  # noqa: E731
-    monkeypatch.setattr(varlen, "load_varlen", lambda: counted)
-    monkeypatch.setattr(varlen, "available", lambda *_: True)
+    monkeypatch.setattr(cuda_block, "load_varlen", lambda: counted)
+    monkeypatch.setattr(cuda_block, "available", lambda *_: True)
     return calls
 
 
@@ -84,7 +84,7 @@ def test_rows_shared_after_the_beginning_are_not_packed():
 
 def test_torch_takes_the_arguments(monkeypatch):
     """varlen_attn itself runs forward and backward on meta tensors."""
-    if varlen.load_varlen() is None:
+    if cuda_block.load_varlen() is None:
         pytest.skip("this torch has no varlen_attn")
     rows_ST = torch.tensor([[0, 1, 2, 3], [0, 1, 4, -1]])
     packed = pack_rows(rows_ST, torch.tensor([[True] * 4, [False, False, True, False]]))
@@ -102,8 +102,8 @@ def test_packing_needs_torch_with_windows_and_groups(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
     def packs(function, device="cuda"):
-        monkeypatch.setattr(varlen, "load_varlen", lambda found=function: found)
-        return varlen.available(torch.device(device), torch.bfloat16, 64)
+        monkeypatch.setattr(cuda_block, "load_varlen", lambda found=function: found)
+        return cuda_block.has_varlen(torch.device(device), torch.bfloat16, 64)
 
     whole = lambda q, k, v, *, window_size=(-1, -1), enable_gqa=False: None  # noqa: E731
     assert packs(whole) and not packs(whole, "cpu") and not packs(None)

@@ -33,7 +33,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from models import CausalLM
-from models.kernels import kernels, nothing_faster
+from models.hooks import hooks, keep_copies, nothing_faster
 from models.logprob import token_logprobs
 from models.sizes import Sizes, sizes_of
 from models.weights import check_finite
@@ -110,7 +110,7 @@ class Shards:
         self.model.set_reshard_after_forward(False)
         for group in self.groups:
             group.unshard()
-        kernels.keep_copies(True)
+        keep_copies(True)
         self.broken = False
         try:
             yield
@@ -125,8 +125,9 @@ class Shards:
         self._begin()
         self.model.unshard()
         self.broken, self.announces = False, True
-        before = kernels.decode_step, kernels.run_ahead
-        kernels.decode_step = kernels.run_ahead = nothing_faster  # they read weights without the model's forward
+        on = hooks(self.mesh.device_type)
+        before = on.decode_step, on.run_ahead
+        on.decode_step = on.run_ahead = nothing_faster  # they read weights without the model's forward
         try:
             try:
                 yield
@@ -136,7 +137,7 @@ class Shards:
                 raise
             self._serve()
         finally:
-            kernels.decode_step, kernels.run_ahead = before
+            on.decode_step, on.run_ahead = before
             self.announces = False
         self._end()
 
@@ -173,7 +174,7 @@ class Shards:
         return [p for p in parameters if not isinstance(p, DTensor)]
 
     def _begin(self) -> None:
-        kernels.keep_copies(False)
+        keep_copies(False)
         self.broken = True
         if not self.begun:
             self.begun = True
@@ -182,7 +183,7 @@ class Shards:
 
     def _end(self) -> None:
         self.model.reset_iter_state()  # frees what is gathered
-        kernels.keep_copies(False)
+        keep_copies(False)
         self.broken = False
 
     def _before_forward(self, *_: Any) -> None:
@@ -219,7 +220,7 @@ class Shards:
 
 def fits(shards: Shards) -> bool:
     """Return whether a rollout has room for all weights beside each rank's share: on a GPU, or in a rank's part of the
-    machine's memory. False where nothing counts what it takes (without models/fast)."""
+    machine's memory. False where nothing counts what it takes (without models/cpu or models/cuda)."""
     cfg, sizes = shards.cfg, sizes_of(shards.model.config)
     try:
         held = most_copies(sizes, cfg)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from models.kernels import kernels
+from models.hooks import keep_copies
 from rl.batch import micro_batches
 from rl.config.model_checks import stored
 from rl.records import Batch
@@ -44,7 +44,7 @@ def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, al
 
 def free(state: TrainState) -> None:
     """Drop all gradients, the memory that they and a failed forward held, and the engine that is kept."""
-    kernels.keep_copies(True)
+    keep_copies(True)
     state.optimizer.zero_grad(set_to_none=True)
     state.model.zero_grad(set_to_none=True)
     gc.collect()

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from models import Tokenizer
-from models.kernels import kernels
+from models.memory import end_phase
 from rl import ranks
 from rl.config.fields import Common
 from rl.records import Batch, Episode
@@ -61,7 +61,7 @@ class Run:
         phase["waited"] += ranks.take_waited()
         phase["seconds"] += time.monotonic() - began
         phase["tokens_per_second"] = phase["tokens"] / max(phase["seconds"], 1e-9)
-        phase["peak_bytes"] = max(phase["peak_bytes"], kernels.end_phase() or 0)
+        phase["peak_bytes"] = max(phase["peak_bytes"], end_phase() or 0)
 
     def log_phases(self, epoch: int, step: int) -> None:
         """Append a line with the phases since the line before to metrics.jsonl. Print the peaks of the first line."""

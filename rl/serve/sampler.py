@@ -165,7 +165,7 @@ class Rows(Engine):
     def _draw(self, hidden_BD, states: list[Slot], temperature: float, top_k: int, top_p: float):
         counters = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
         uniforms_B = unit(fold(*counters.T)) if temperature else None
-        with truncated(top_k, top_p):
+        with truncated(self.model.lm_head.weight.device.type, top_k, top_p):
             return sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
 
     @torch.no_grad()

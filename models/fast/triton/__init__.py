@@ -1,1 +1,0 @@
-"""Triton kernels for CUDA devices."""

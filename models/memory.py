@@ -1,0 +1,65 @@
+"""Memory of the whole process: how allocators keep it, the most that a phase of a run held, what plan= counts."""
+
+import ctypes
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the second is torch 2.10's name
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+
+class Footprint(NamedTuple):
+    """What models/cpu or models/cuda takes beside a model's weights: bytes, but for the first."""
+
+    products: str  # on a CPU: the library of products, "onednn" | "mkl" | "plain"
+    copies: int  # frozen weights in a library's own layout, for forward and backward
+    stacks: int  # the decode step's copies of the blocks' weights and adapters
+    base_stacks: int  # the same without adapters
+    short: int  # tokens up to which such a step computes a prompt on a CPU
+    slab: int  # a slab of the head in float32, where there is no copy of it
+    dequantised: int  # what the product with a block's largest quantised layer makes beside its output
+    head: int  # what the log-probabilities of some rows make beside their hidden states and gradients
+    small: int  # up to so many bytes a rollout's cache and stacks stay for the next one (models/cuda/memory.py)
+
+
+def keep_memory() -> None:
+    """Keep freed memory in the process for the next tensors. Call it before the first CUDA tensor.
+
+    On CUDA, memory grows in segments that can be extended, because caches and batches of many sizes would leave holes;
+    a user's own setting stays.
+    """
+    keep_host_memory()
+    if not any(name in os.environ for name in ALLOCATOR):
+        os.environ[ALLOCATOR[0]] = "expandable_segments:True"
+
+
+def keep_host_memory() -> None:
+    """Make glibc keep the memory of freed tensors of up to KEPT bytes for the next ones. By default it returns every
+    tensor of more than 32 MiB to the system and gets the next one page by page, which takes up to half the time of a
+    training step. Does nothing without glibc."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None and (mallopt(M_MMAP_THRESHOLD, KEPT) or mallopt(M_MMAP_THRESHOLD, OLD_KEPT)):
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def end_phase() -> int | None:
+    """Return the most bytes held since the last call, on CUDA those of tensors, else those of the process; None where
+    the system does not count them. Frees what CUDA's allocator holds in reserve, for a phase with tensors of other
+    sizes."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        return peak
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", STATUS.read_text())
+        CLEAR.write_text("5")  # Linux: the peak begins anew
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None

@@ -1,0 +1,17 @@
+"""Optimizers of torch without the wrappers of torch.compile.
+
+The first call of a wrapped method imports torch._dynamo, which takes a second of CPU time at the start of every run,
+although nothing here is compiled.
+"""
+
+from inspect import unwrap
+
+import torch
+
+WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+
+
+def without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """Return a subclass whose steps are those of `kind`, bit for bit."""
+    methods = {name: unwrap(getattr(kind, name)) for name in WRAPPED}
+    return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(unwrap(kind.step))})
