@@ -4,7 +4,7 @@ An adapter plays what its run played (rl/judge/adapter_settings.py), and a run's
 here win.
 Each task is played at the training temperature and greedily. Without adapter= the base model plays; several adapters by
 comma (`adapter=base,runs/x/epoch_10`) play the same tasks and are compared. With server= the model runs on a server
-(rl/remote/evaluation.py). docs/glossary.md explains the numbers; --help lists every key.
+(rl/remote/evaluation.py). docs/glossary.md explains the numbers; --help lists its keys.
 """
 
 if __name__ == "__main__":
@@ -14,10 +14,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -29,8 +29,10 @@ from models.hooks import keep_copies
 from models.memory import end_phase
 from models.truncation import truncated
 from rl import ranks
-from rl.config import arguments, checks, fields, model_checks
+from rl.config import arguments, checks, model_checks
 from rl.config.arguments import NotNegative, Positive
+from rl.config.fields import Config, Experiment
+from rl.config.parse import parse
 from rl.evaluate import describe
 from rl.judge import adapter_settings
 from rl.judge import results as judge
@@ -128,7 +130,7 @@ def check(keys: Keys, words: list[str]) -> None:
         raise arguments.ArgumentError(f"adapter={keys.adapter}: a name is empty")
 
 
-def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]]:
+def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callable]]:
     """Yield each name with the function that evaluates it in this process. Before the next one is loaded its memory is
     freed, if the function is no longer referenced."""
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)
@@ -148,7 +150,7 @@ def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]
         end_phase()  # gives freed memory back
 
 
-def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
+def evaluators_on_server(cfg: Experiment, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
     """Yield each name with the function that evaluates it on a server."""
     server = evaluation.Server(url.rstrip("/"), cfg.thinking)
     known, served_as = server.names(), {name: cfg.model if name == "base" else name for name in names}
@@ -159,7 +161,7 @@ def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple
         yield name, partial(evaluation.play_all, server, served_as[name])
 
 
-def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
+def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
     print(*lines, sep="\n", end="\n" * bool(lines), flush=True)
     played = adapter_settings.what_is_played(cfg, keys)
     tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, 1)
@@ -179,11 +181,11 @@ def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
         del play  # with its model
     comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))
     if keys.json and ranks.is_first():
-        found = {"config": asdict(cfg), "played": played, "results": results, "comparisons": comparisons}
+        found = {"config": cfg.as_dict(), "played": played, "results": results, "comparisons": comparisons}
         write_text(Path(keys.json), json.dumps(found, indent=2) + "\n")
 
 
-def policy_name(name: str, cfg: Any, keys: Keys) -> str:
+def policy_name(name: str, cfg: Experiment, keys: Keys) -> str:
     """Return the name of a policy's results: the adapter's, or the folder of a model that a run has made, or "base"."""
     is_made = name == "base" and not keys.server and adapter_settings.settings_of(Path(cfg.model)) is not None
     return keys.out or (cfg.model if is_made else name)
@@ -205,7 +207,7 @@ def compare(results: dict[str, list[dict]], references: list[str], names: list[s
     return found
 
 
-def merged(cfg: Any, keys: Keys) -> tuple[Any, Keys]:
+def merged(cfg: Config, keys: Keys) -> tuple[Config, Keys]:
     """Merge the adapter into out=, as merge.py does, unless the process that started this rank has. Return the settings
     and keys to evaluate the merged checkpoint with."""
     if "RANK" not in os.environ:
@@ -218,7 +220,7 @@ if __name__ == "__main__":
     with signals.handled():
         with exits.exits_cleanly("eval.py"):
             words, lines = as_trained_words(sys.argv[1:])
-            cfg, keys = fields.parse(words, "eval.py", Keys)
+            cfg, keys = parse(words, "eval.py", Keys)
             check(keys, words)
             cfg, keys = with_every_task(cfg, keys)
             if not keys.server:  # whose model= is its own name

@@ -32,7 +32,6 @@ import torch
 import lora
 from lora.export import Cast, measure, pieces, total
 from models import load_tokenizer
-from models.checkpoints.pickled import replace_safetensors
 from models.checkpoints.streamed import StreamedModel
 from models.export import save_config, writer
 from models.quant import dequantise_layers
@@ -69,7 +68,6 @@ class Keys:
     force: bool = False  # write even if rounding loses most of a layer's update
     adapter_only: bool = False  # write the adapter and the tokenizer, to be loaded beside the base; merge nothing
     export: Literal["none", "vllm"] = "none"  # vllm: adapter_only, with one rank and one scale as vLLM takes them
-    format: Literal["safetensors", "bin"] = "safetensors"  # bin: pickled, for programs that read nothing else
     prompts: NotNegative[int] = PROMPTS  # held-out tasks of the run on which the merged model is certified; 0: none
     max_kl: Positive[float] = 0.01  # nats per token between adapter and merged model there; above, nothing is written
     min_agreement: NotNegative[float] = 0.95  # share of tokens there with the same most likely one; as above
@@ -192,12 +190,10 @@ def described(keys: Keys, run: Path, base: str) -> str:
 
 
 def finish(folder: Path, keys: Keys, run: Path, card: str) -> None:
-    """Write the card, the run's settings for eval.py, and the weights in the form of format=."""
+    """Write the card and the run's settings for eval.py."""
     (folder / CARD).write_text(card, encoding="utf-8")
     if found := settings_file(run):
         shutil.copy(found[0], folder / SAVED)
-    if keys.format == "bin":
-        replace_safetensors(folder)
 
 
 def measured(path: str, block, *inputs, dtype: torch.dtype, casts: dict[str, Cast]) -> torch.Tensor:

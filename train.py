@@ -1,4 +1,4 @@
-"""Fine-tune a language-model agent: python train.py algo=ppo env=textcraft (--help lists every key).
+"""Fine-tune a language-model agent: python train.py algo=ppo env=textcraft (--help lists the keys).
 
 `main` is a run and `run_epoch` is its loop's body: collect episodes, score them, learn from them, save, evaluate. The
 algorithm is a module with Config, advantages and loss: open rl/ppo.py and change it. rl/update.py takes the optimizer
@@ -16,7 +16,8 @@ import lora
 from models import Tokenizer
 from rl import kl
 from rl.batch import add_values, make_batch, policy_logprobs, whiten_rewards
-from rl.config.fields import Common, algorithm_module, parse
+from rl.config.fields import Config, algorithm_module
+from rl.config.parse import parse
 from rl.curriculum import lesson
 from rl.data import Demonstrations, demonstrations, evaluate_held_out
 from rl.evaluate import describe, evaluate, progress_bar
@@ -35,7 +36,7 @@ from rl.tasks import make_tasks
 from rl.update import update
 
 
-def main(cfg: Common) -> None:
+def main(cfg: Config) -> None:
     # 1. Start: the model with its adapter, the critic, the optimizer. All that changes is in `state`.
     with setup.started(cfg) as (run, tokenizer, state, demos):
         if run.lacks_evaluation(state):
@@ -80,7 +81,7 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstr
     write_report(run, state.epoch, tokenizer, episodes, batch, cfg)
 
 
-def collect(tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None, cfg: Common) -> list[Episode]:
+def collect(tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None, cfg: Config) -> list[Episode]:
     """Return the epoch's episodes: played, demonstrated by experts, or read from data= or rollouts=."""
     if demos:
         return demos.train
@@ -100,7 +101,7 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | Non
         return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, keep_hidden)
 
 
-def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
+def score(state: TrainState, episodes: list[Episode], cfg: Config) -> Batch:
     """Return the batch of the episodes with everything that the algorithm's loss needs, advantages last."""
     micro_tokens = state.micro_tokens or cfg.micro_tokens
     batch = replace(make_batch(episodes), kl_coef=state.kl_coef, baseline=state.baseline)
@@ -118,7 +119,7 @@ def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
     return off_policy.weighted(batch, cfg.sampler_clip) if cfg.sampler else batch
 
 
-def learn(state: TrainState, batch: Batch, cfg: Common) -> dict:
+def learn(state: TrainState, batch: Batch, cfg: Config) -> dict:
     """Take the epoch's optimizer steps and return their metrics."""
     with progress_bar(cfg.algorithm.epochs * len(batch.episodes), f"epoch {state.epoch + 1} learning") as progress:
         losses = update(state, batch, algorithm_module(cfg.algo), cfg, progress)

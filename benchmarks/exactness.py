@@ -26,7 +26,7 @@ from benchmarks.random_episodes import CHANGED, LARGE, MICRO_TOKENS, NEW, SHORT,
 from models import CausalLM, load_model
 from models.cpu import onednn, packed, process
 from models.trial import first_difference
-from rl.config import fields
+from rl.config.parse import parse
 
 RANKS, THREADS, MODELS = "1,2,3,7,16,64,192,256,0", "1,2,3,4,6,8,16", "tiny,small,0.5b"
 LARGE_RANKS, LARGE_THREADS = (1, 16, 192, 0), (1, 2, 3, 16)  # the rows of the 0.5B shape, which is slow
@@ -167,11 +167,11 @@ def resumed_run(cell: Cell, base: str) -> tuple[str, float]:
     words += [f"lora.r={cell[2]}", f"threads={cell[3]}"]
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
         whole, cut = Path(folder, "whole"), Path(folder, "cut")
-        train.main(fields.parse([*words, f"out={whole}"]))
+        train.main(parse([*words, f"out={whole}"]))
         shutil.copytree(whole, cut)
         for name in ("checkpoint-2", "epoch_2"):
             shutil.rmtree(cut / name)
-        train.main(fields.parse([f"resume={cut}"]))
+        train.main(parse([f"resume={cut}"]))
         names = (f"epoch_2/{'adapter_model' if cell[2] else 'model'}.safetensors", *SAVED)
         files = [name for name in names if (whole / name).read_bytes() != (cut / name).read_bytes()]
         lines = (cut / "metrics.jsonl").read_text().splitlines()

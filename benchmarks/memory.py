@@ -27,6 +27,7 @@ from models.weights import TINY
 from rl import peaks
 from rl.batch import add_values, make_batch
 from rl.config import fields, program
+from rl.config.parse import parse
 from rl.ppo import Critic
 from rl.records import Batch, Episode, Turn
 from rl.run import full_finetuning
@@ -57,7 +58,7 @@ def planned(name: str, words: list[str]) -> dict[str, int]:
 
 def settings(name: str, words: list[str]):
     """Return the settings of a run with these words; products=auto is decided once for the plan and the run."""
-    cfg = fields.parse(["algo=ppo", "epochs=2", "device=cpu", "lora.r=16", *words])
+    cfg = parse(["algo=ppo", "epochs=2", "device=cpu", "lora.r=16", *words])
     cfg = replace(cfg, batch_size=2 * cfg.micro_tokens // cfg.max_len)  # two micro-batches a step
     return peaks.settled(sizes_of(parse_config(raw_config(name))), cfg)
 

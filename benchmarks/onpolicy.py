@@ -29,8 +29,8 @@ from models.cpu.step import exact_step
 from models.cuda.exact import make_exact
 from models.linear import Linear
 from rl.batch import forward, make_batch, micro_batches
-from rl.config import fields
 from rl.config.arguments import Positive
+from rl.config.parse import parse
 from rl.records import Episode, Turn
 from rl.rollout import rollout
 from rl.tasks import make_tasks
@@ -88,7 +88,7 @@ def our_agreement(model, tokenizer, episodes: int, difficulty: str) -> tuple[Agr
     """Return (the agreement of sampling and training, the number of sampled turns) over `episodes` episodes."""
     words = ["env=textcraft", "algo=grpo", f"textcraft.difficulty={difficulty}", f"grpo.group_size={min(8, episodes)}"]
     words.append(f"episodes={episodes // min(8, episodes) * min(8, episodes)}")
-    cfg = fields.parse(words, "benchmarks.onpolicy")
+    cfg = parse(words, "benchmarks.onpolicy")
     size = cfg.grpo.group_size
     tasks = make_tasks(cfg, 0, cfg.episodes // size, size, "train", cfg.seed)
     played = rollout(model, tokenizer, tasks, cfg, cfg.temperature, tqdm(disable=True))

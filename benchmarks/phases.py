@@ -17,7 +17,7 @@ import torch
 import rl.evaluate
 import train
 from benchmarks import common
-from rl.config.fields import parse
+from rl.config.parse import parse
 
 FUNCTIONS = {  # name in train.py -> phase; those of one phase add up
     "collect": "rollout",

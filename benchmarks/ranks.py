@@ -27,7 +27,7 @@ import train
 from rl import ranks
 from rl.config import program
 from rl.config.arguments import Positive
-from rl.config.fields import parse
+from rl.config.parse import parse
 from rl.ranks import launch
 from rl.run.run import Run
 

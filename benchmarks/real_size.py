@@ -22,8 +22,8 @@ import rl.rollout
 from benchmarks import common, phases, sides
 from benchmarks.common import Row
 from models import load_tokenizer
-from rl.config import fields as config
 from rl.config.arguments import NotNegative, Positive
+from rl.config.parse import parse
 from rl.evaluate import EVAL_STREAM
 from rl.records import Episode
 from rl.rollout import add_step
@@ -109,7 +109,7 @@ def run_trl(options: Options, model_folder: str, work: Path) -> dict[str, phases
     from transformers.trainer_callback import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    cfg = config.parse(words_of(options, model_folder, str(work / "run")), "benchmarks.real_size")
+    cfg = parse(words_of(options, model_folder, str(work / "run")), "benchmarks.real_size")
     tasks = make_tasks(cfg, 0, cfg.episodes // cfg.grpo.group_size, cfg.grpo.group_size, "train", cfg.seed)
     found = phases.Phases("cpu")
 

@@ -15,7 +15,7 @@ from models.config import parse_config
 from models.sizes import sizes_of
 from rl import peaks, plan
 from rl.config import program
-from rl.config.fields import parse
+from rl.config.parse import parse
 
 DOCS = Path(__file__).parents[1] / "docs/scale.md"
 MARKER = "<!-- python -m benchmarks.scale docs=true -->"

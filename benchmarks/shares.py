@@ -13,7 +13,7 @@ from models.config import parse_config
 from models.sizes import Sizes, sizes_of
 from rl import peaks
 from rl.config import program
-from rl.config.fields import parse
+from rl.config.parse import parse
 
 MARKER = "<!-- python -m benchmarks.shares docs=true -->"
 MODELS = {"8b": "Llama-3.1-8B", "32b": "Qwen2.5-32B", "70b": "Llama-3.1-70B"}

@@ -28,8 +28,8 @@ from models import fast_matmul, load_tokenizer
 from models.engine import Engine
 from rl import grpo
 from rl.batch import make_batch
-from rl.config import fields
 from rl.config.arguments import Positive
+from rl.config.parse import parse
 from rl.records import Episode, Turn
 from rl.run.state import TrainState
 from rl.update import make_optimizer, update
@@ -88,7 +88,7 @@ class Ours:
         count = options.prompts * options.samples
         words = ["algo=grpo", "model=given", f"lr={options.lr}", f"episodes={count}", f"batch_size={count}"]
         words += [f"grpo.group_size={options.samples}", "grpo.divide_by_std=true"]
-        self.cfg = fields.parse(words, "benchmarks.step")
+        self.cfg = parse(words, "benchmarks.step")
         self.state = TrainState(self.model, critic=None, optimizer=make_optimizer(self.model, None, self.cfg))
         self.before = {name: p.detach().clone() for name, p in self.state.trainable().items()}
         self.gap = 0.0

@@ -19,7 +19,7 @@ from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn
 from models.random import fold_all
-from rl.config.fields import Common
+from rl.config.fields import Config
 
 Stream = tuple[int, int]  # the engine's key of a random stream
 
@@ -33,7 +33,7 @@ def request_streams(key: tuple[int, int]) -> Iterator[Stream]:
 class Base:
     """The base model: cfg.rollout_batch_size conversations at once, of at most cfg.max_len tokens each."""
 
-    def __init__(self, model: CausalLM | None, tokenizer: Tokenizer, cfg: Common):
+    def __init__(self, model: CausalLM | None, tokenizer: Tokenizer, cfg: Config):
         self.model, self.tokenizer, self.cfg = model, tokenizer, cfg
         self.engine: Engine | None = None  # made for the first chat
         self.waiting: dict[int, list[tuple[Request, Stream]]] = {}  # by slot, first come first

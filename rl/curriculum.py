@@ -9,10 +9,10 @@ at least the number after the colon adds the next one. Evaluations always play t
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rl import ranks
 from rl.config.arguments import ArgumentError
+from rl.config.fields import Config
 from rl.run import retention
 from rl.tasks import mixture
 
@@ -42,10 +42,11 @@ def steps(value: str) -> list[str]:
     return [",".join(item for item in items if item in known[: n + 1]) for n in range(len(known))]
 
 
-def check(cfg: Any) -> None:
+def check(cfg: Config) -> None:
     """Raise ArgumentError unless an environment of the run has the option, with two values or more."""
     (option, _), names = parts(cfg.curriculum), list(mixture(cfg.env))
-    value_of = {name: str(getattr(getattr(cfg, name), option)) for name in names if hasattr(getattr(cfg, name), option)}
+    options = {name: vars(cfg.environments[name]) for name in names}
+    value_of = {name: str(own[option]) for name, own in options.items() if option in own}
     if cfg.data or cfg.rollouts:
         raise ArgumentError(f"curriculum={cfg.curriculum} chooses tasks, and data= or rollouts= brings its own")
     if not value_of:
@@ -57,19 +58,19 @@ def check(cfg: Any) -> None:
         )
 
 
-def lesson(cfg: Any, epoch: int) -> Any:
+def lesson(cfg: Config, epoch: int) -> Config:
     """Return the settings with the option's values that play in the epoch after `epoch`. All ranks must call this."""
     option, success = parts(cfg.curriculum)
     own = [record for record in retention.records(Path(cfg.out)) if record.get("accuracy", 0) >= success]
     passed = ranks.from_first([record["epoch"] for record in own])
-    chosen, words, most = cfg, [], 0
+    environments, words, most = dict(cfg.environments), [], 0
     for name in mixture(cfg.env):
-        values = steps(str(getattr(getattr(cfg, name), option, "")))
+        values = steps(str(getattr(cfg.environments[name], option, "")))
         if len(values) > 1:
             most = max(most, len(values) - 1)
             value = values[min(len(passed), len(values) - 1)]
             words.append(f"{name}.{option}={value}")
-            chosen = replace(chosen, **{name: replace(getattr(cfg, name), **{option: value})})
+            environments[name] = replace(environments[name], **{option: value})
     if epoch in (0, *passed[:most][-1:]):
         print(f"curriculum: from epoch {epoch + 1} on {' '.join(words)}", flush=True)
-    return chosen
+    return replace(cfg, environments=environments)

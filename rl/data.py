@@ -33,7 +33,7 @@ from rl import ranks
 from rl.base_model import Base, request_streams
 from rl.batch import forward, make_batch, micro_batches
 from rl.config.checks import check_failures
-from rl.config.fields import Common
+from rl.config.fields import Config, Optim
 from rl.evaluate import EVAL_STREAM, progress_bar
 from rl.records import Episode, Turn
 from rl.rollout import CUT, add_step
@@ -62,7 +62,7 @@ class Demonstrations:
         )
 
 
-def load(cfg: Common, tokenizer: Tokenizer) -> Demonstrations:
+def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     """Read at most cfg.max_samples rows of the file cfg.data, and print their counts.
 
     Raises ValueError for a row that is neither a conversation nor a pair, or if nothing is left to learn from.
@@ -183,7 +183,7 @@ def _digest(row: list[dict]) -> str:
 
 
 def demonstrations(
-    tokenizer: Tokenizer, tasks: Iterable[Task], cfg: Common, progress: tqdm, model: CausalLM | None = None
+    tokenizer: Tokenizer, tasks: Iterable[Task], cfg: Config, progress: tqdm, model: CausalLM | None = None
 ) -> list[Episode]:
     """Return the expert's episodes, with the ids that the model would have sampled; log-probabilities are 0.
 
@@ -194,7 +194,7 @@ def demonstrations(
     return next(ranks.play([partial(_play_all, model, tokenizer, cfg)], list(tasks), progress))
 
 
-def _play_all(model, tokenizer, cfg: Common, tasks: list[Task], progress: tqdm) -> list[Episode]:
+def _play_all(model, tokenizer, cfg: Config, tasks: list[Task], progress: tqdm) -> list[Episode]:
     """Return the expert's episodes of this rank's tasks."""
     base, finished = Base(model, tokenizer, cfg), []
     episodes = [Episode(task.env, task.seed, task.group) for task in tasks]
@@ -221,7 +221,7 @@ def _play_all(model, tokenizer, cfg: Common, tasks: list[Task], progress: tqdm) 
     return episodes
 
 
-def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Common) -> Generator[list[Request], list[Result]]:
+def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Config) -> Generator[list[Request], list[Result]]:
     """Let the expert play the episode. Yields the environment's requests to the base model and is sent the results."""
     env = make_env(cfg, task.env)
     episode.append(tokenizer.prompt(env.reset(task.seed, task.split)))
@@ -241,7 +241,7 @@ def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Common) -> Ge
 
 
 def evaluate_held_out(
-    prefix: str, model: CausalLM, tokenizer: Tokenizer, demos: Demonstrations | None, cfg: Common
+    prefix: str, model: CausalLM, tokenizer: Tokenizer, demos: Demonstrations | None, cfg: Config
 ) -> list[dict]:
     """Print and return `held_out_loss` on the held-out demonstrations of the file or, without a file, on those of the
     environments' experts in cfg.eval_split. Return [] if there are none.
@@ -262,7 +262,7 @@ def evaluate_held_out(
 
 
 @torch.no_grad()
-def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg: Common) -> dict:
+def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg: Optim) -> dict:
     """Return the mean negative log-probability, in nats at temperature 1, and the perplexity of the demonstrations."""
     batch = make_batch(demonstrations)
     pieces = ranks.own(micro_batches(batch, cfg.micro_tokens))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median, pstdev
 
 from models import CausalLM, Tokenizer
-from rl.config.fields import Common
+from rl.config.fields import Config
 from rl.records import Episode
 from rl.report.progress import progress_bar
 from rl.rollout import rollouts
@@ -17,7 +17,7 @@ EVAL_STREAM = 2**31  # tasks and random numbers of evaluations: the same in ever
 
 
 def evaluate(
-    model: CausalLM, tokenizer: Tokenizer, cfg: Common, temperatures: Sequence[float], split: str, episodes: int
+    model: CausalLM, tokenizer: Tokenizer, cfg: Config, temperatures: Sequence[float], split: str, episodes: int
 ) -> Iterator[dict]:
     """Play the same `episodes` tasks at each temperature (0: greedy). Yield `judged` and each task's "successes"."""
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM, cfg.order)

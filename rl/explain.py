@@ -32,6 +32,8 @@ from models import Tokenizer
 from rl.batch import forward, micro_batches, policy_logprobs, select
 from rl.config import arguments, checks, fields, program
 from rl.config.arguments import ArgumentError, Positive
+from rl.config.fields import Config, Experiment
+from rl.config.parse import resolve
 from rl.records import Batch
 from rl.run import exits, replay, retention, setup
 from rl.run.files import checkpoints, is_whole
@@ -60,7 +62,7 @@ class Explained:
     exact: bool | None  # whether the weights after it are those that the run saved; None: it has saved none of them
 
 
-def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Any]:
+def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Config]:
     """Repeat the update of an epoch. Return it with the run's tokenizer and settings."""
     with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
         repeated, tokenizer, state, _ = setup.start(*start_before(run, epoch, Path(temporary) / "run"))
@@ -75,10 +77,10 @@ def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Any]:
     return Explained(batch, before_N, after_N, norm_B, share_B, stats, same_weights(state, run)), tokenizer, cfg
 
 
-def start_before(run: Path, epoch: int, copy: Path) -> tuple[Any, Path]:
+def start_before(run: Path, epoch: int, copy: Path) -> tuple[Config, Path]:
     """Return the settings and the folder that repeat the run's updates up to this epoch, from its newest whole
     checkpoint before it, or from its start."""
-    saved = fields.resolve({"resume": str(run)})
+    saved = resolve({"resume": str(run)})
     if saved.algorithm.source != "rollouts":
         raise ArgumentError(f"{run} has algo={saved.algo}, which learns from demonstrations; there is no advantage")
     found = [path for path in checkpoints(run) if int(path.name.split("-")[1]) < epoch and is_whole(path)]
@@ -94,13 +96,13 @@ def start_before(run: Path, epoch: int, copy: Path) -> tuple[Any, Path]:
     return cfg, copy
 
 
-def scored(train: Any, state: TrainState, cfg: Any) -> Batch:
+def scored(train: Any, state: TrainState, cfg: Config) -> Batch:
     """Return the batch of the state's next epoch, ready to learn from."""
     episodes = train.collect(None, state, None, cfg)
     return train.score(state, [e for e in episodes if not e.infrastructure_failed], cfg)
 
 
-def gradient_shares(state: TrainState, batch: Batch, cfg: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def gradient_shares(state: TrainState, batch: Batch, cfg: Config) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the norm of each episode's gradient of the policy, and its share of the gradient of all."""
     algo, policy = fields.algorithm_module(cfg.algo), state.optimizer.param_groups[0]["params"]
     if state.masters:
@@ -137,7 +139,7 @@ def same_weights(state: TrainState, run: Path) -> bool | None:
 # ------------------------------------------------------------------------------------------------------------- text
 
 
-def report(found: Explained, tokenizer: Tokenizer, run: Path, epoch: int, cfg: Any, keys: Keys) -> list[str]:
+def report(found: Explained, tokenizer: Tokenizer, run: Path, epoch: int, cfg: Experiment, keys: Keys) -> list[str]:
     """Return the lines to print."""
     batch, change_N = found.batch, found.after_N - found.before_N
     own = {True: "the update is the run's own, bit for bit", False: "not the run's own update: code or machine differ"}

@@ -21,6 +21,7 @@ from models.linear import ROW_MULTIPLE
 from models.quant import layout
 from models.sizes import Sizes
 from rl.config.arguments import ArgumentError
+from rl.config.fields import Config, Machine
 from rl.config.model_checks import asked_of_base, check_stored
 from rl.ranks.gradients import SHARES, adds_in_place, most_held
 
@@ -39,7 +40,7 @@ def parse_size(word: str) -> int | None:
     return int(float(match[1]) * UNITS[match[2] or "gib"])
 
 
-def settled(sizes: Sizes, cfg: Any) -> Any:
+def settled(sizes: Sizes, cfg: Config) -> Config:
     """Return the settings as a run takes them: with the quantisation that the checkpoint is stored in, and the products
     that are faster on this machine. Raise ArgumentError for settings that do not go with such a checkpoint."""
     stored = sizes.stored
@@ -48,7 +49,7 @@ def settled(sizes: Sizes, cfg: Any) -> Any:
     return replace(cfg, products=footprint(sizes, cfg).products)
 
 
-def phases(sizes: Sizes, cfg: Any) -> dict[str, int]:
+def phases(sizes: Sizes, cfg: Config) -> dict[str, int]:
     """Return the peak bytes of each phase. cfg: `settled`."""
     held, train = footprint(sizes, cfg), trained_weights(sizes, cfg)
     loaded = base(sizes, cfg) + 4 * (train if cfg.lora.r else train - sizes.weights)  # adapters and the critic
@@ -69,7 +70,7 @@ def phases(sizes: Sizes, cfg: Any) -> dict[str, int]:
     return {name: int(size) for name, size in needs.items()} | {"merge": int(merge(sizes, cfg, held))}
 
 
-def footprint(sizes: Sizes, cfg: Any) -> Any:
+def footprint(sizes: Sizes, cfg: Config) -> Any:
     """Return what models/cpu or models/cuda counts. Raise ArgumentError where the folder is missing."""
     card = cfg.device != "cpu" and parse_size(cfg.plan or "true")
     if cfg.device != "cpu" and not card and torch.cuda.is_available():
@@ -82,12 +83,12 @@ def footprint(sizes: Sizes, cfg: Any) -> Any:
     return held
 
 
-def width(cfg: Any) -> int:
+def width(cfg: Machine) -> int:
     """Return the bytes of a weight or an activation."""
     return getattr(torch, cfg.dtype).itemsize
 
 
-def base(sizes: Sizes, cfg: Any) -> int:
+def base(sizes: Sizes, cfg: Config) -> int:
     """Return the bytes of the model's weights; block linears may be quantised."""
     others = sizes.other_weights * width(cfg)
     if cfg.quant == "none":
@@ -96,7 +97,7 @@ def base(sizes: Sizes, cfg: Any) -> int:
     return sizes.L * sum(math.prod(shape) * dtype.itemsize for layer in tensors for shape, dtype in layer) + others
 
 
-def trained_weights(sizes: Sizes, cfg: Any) -> int:
+def trained_weights(sizes: Sizes, cfg: Config) -> int:
     """Return the number of weights that train, the critic's included."""
     critic = sizes.D * cfg.algorithm.critic_hidden + 2 * cfg.algorithm.critic_hidden + 1 if cfg.algorithm.critic else 0
     if not cfg.lora.r:
@@ -104,7 +105,7 @@ def trained_weights(sizes: Sizes, cfg: Any) -> int:
     return sum(cfg.lora.r * (outputs + inputs) for outputs, inputs in adapted(sizes, cfg)) + critic
 
 
-def adapted(sizes: Sizes, cfg: Any) -> list[tuple[int, int]]:
+def adapted(sizes: Sizes, cfg: Config) -> list[tuple[int, int]]:
     """Return (outputs, inputs) of each layer that has an adapter. Raise ArgumentError if none has."""
     word, rooms = cfg.lora.targets, {"q_proj": "self_attn", "k_proj": "self_attn", "v_proj": "self_attn"}
     rooms["o_proj"] = "self_attn"
@@ -120,7 +121,7 @@ def adapted(sizes: Sizes, cfg: Any) -> list[tuple[int, int]]:
     return [linears[path] for path in found]
 
 
-def optimizer_step(sizes: Sizes, cfg: Any) -> int:
+def optimizer_step(sizes: Sizes, cfg: Config) -> int:
     """Return the bytes of torch's temporaries in a step: on a CPU for one parameter at a time, on CUDA for all."""
     decayed = cfg.weight_decay > 0 and cfg.optimizer != "adamw"  # the gradient with the decay
     if cfg.device != "cpu":
@@ -133,7 +134,7 @@ def optimizer_step(sizes: Sizes, cfg: Any) -> int:
     return 4 * max(largest, critic) * (decayed + 2 * (cfg.optimizer != "sgd"))
 
 
-def kept(sizes: Sizes, cfg: Any, last: bool = False) -> float:
+def kept(sizes: Sizes, cfg: Config, last: bool = False) -> float:
     """Return the bytes that a token keeps of a layer from its forward to its backward.
 
     On CUDA in 16 bits models/cuda/block.py keeps half of what the plain code does, and the logarithms of
@@ -153,7 +154,7 @@ def kept(sizes: Sizes, cfg: Any, last: bool = False) -> float:
     return norms + head_norms + 3 * w * s.Q + 2 * w * s.K + w * inner + 4 * s.H + wanted
 
 
-def fused(sizes: Sizes, cfg: Any) -> bool:
+def fused(sizes: Sizes, cfg: Config) -> bool:
     return cfg.device == "cuda" and cfg.dtype != "float32" and not cfg.exact and cfg.lora.r > 0 and sizes.silu
 
 
@@ -161,24 +162,24 @@ def padded(count: int) -> int:
     return -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
-def rows(cfg: Any) -> int:
+def rows(cfg: Config) -> int:
     """Return the most tokens of a micro-batch."""
     return padded(max(cfg.micro_tokens, cfg.max_len))
 
 
-def gradients(sizes: Sizes, cfg: Any) -> tuple[int, int]:
+def gradients(sizes: Sizes, cfg: Config) -> tuple[int, int]:
     """Return the bytes of the sums of gradients that a micro-batch begins beside, at most, and of those that all blocks
     then add to them."""
     train, blocks = trained_weights(sizes, cfg), sizes.block_weights
     if cfg.lora.r:
         blocks = sum(cfg.lora.r * (outputs + inputs) for outputs, inputs in adapted(sizes, cfg))
     pieces = -(-cfg.batch_size * cfg.max_len // rows(cfg))
-    if cfg.reduce == "fast" or adds_in_place(4 * train, cfg.device != "cpu"):
+    if adds_in_place(4 * train, cfg.device != "cpu"):
         return (4 * train, 0) if pieces > 1 else (0, 4 * blocks)
     return 4 * train * most_held(pieces), 4 * blocks * (pieces <= SHARES)
 
 
-def update(sizes: Sizes, cfg: Any, held: Any, gradients: tuple[int, int] = (0, 0)) -> float:
+def update(sizes: Sizes, cfg: Config, held: Any, gradients: tuple[int, int] = (0, 0)) -> float:
     """Return the bytes of the largest forward and backward, without weights, beside these gradients.
 
     The peak is in the head, beside what all layers keep, or in the backward of an MLP: the last layer's, which keeps
@@ -202,7 +203,7 @@ def update(sizes: Sizes, cfg: Any, held: Any, gradients: tuple[int, int] = (0, 0
     return before + max(inputs + head, last, first)
 
 
-def forward(sizes: Sizes, cfg: Any, held: Any, tokens: int, new: int) -> float:
+def forward(sizes: Sizes, cfg: Config, held: Any, tokens: int, new: int) -> float:
     """Return the bytes of a forward without a backward: one layer's MLP or attention beside its input. new: tokens of a
     sequence."""
     s, w = sizes, width(cfg)
@@ -225,7 +226,7 @@ def attention(sizes: Sizes, w: int, tokens: int, new: int, length: int) -> float
     return tokens * w * 2 * s.Q + read + tile
 
 
-def rollout(sizes: Sizes, cfg: Any, held: Any) -> float:
+def rollout(sizes: Sizes, cfg: Config, held: Any) -> float:
     """Return the bytes of the cache when every row is full, and of a prefill or a step beside it; of both engines where
     an environment asks the frozen base."""
     s, on_cpu, batch = sizes, cfg.device == "cpu", sampled_together(cfg)
@@ -237,7 +238,7 @@ def rollout(sizes: Sizes, cfg: Any, held: Any) -> float:
     return engines + max(step, prefill, more)
 
 
-def observation(sizes: Sizes, cfg: Any, held: Any, batch: int) -> float:
+def observation(sizes: Sizes, cfg: Config, held: Any, batch: int) -> float:
     """Return the bytes of a forward on a CPU in which every row of a nearly full cache gets a tile of queries."""
     s, w = sizes, width(cfg)
     new = max(1, min(QUERY_TILE, cfg.max_len, PREFILL_TOKENS // batch))
@@ -249,13 +250,13 @@ def observation(sizes: Sizes, cfg: Any, held: Any, batch: int) -> float:
     return max(plain, N * w * rows + max(N * w * (gate_up + s.D), made(N)))
 
 
-def sampled_together(cfg: Any) -> int:
+def sampled_together(cfg: Config) -> int:
     """Return the most rows of an engine: of a run's rollouts or evaluations."""
     rows = min(cfg.rollout_batch_size, max(cfg.episodes, cfg.eval_episodes))
     return rows if cfg.device == "cpu" else padded(rows)
 
 
-def cache(sizes: Sizes, cfg: Any, batch: int = 0) -> int:
+def cache(sizes: Sizes, cfg: Config, batch: int = 0) -> int:
     """Return the bytes of keys and values when every row is full; on CUDA they are allocated at once. batch: rows, by
     default those of a run's rollouts."""
     batch = batch or sampled_together(cfg)
@@ -264,13 +265,13 @@ def cache(sizes: Sizes, cfg: Any, batch: int = 0) -> int:
     return 2 * sizes.L * batch * tokens * sizes.K * width(cfg)
 
 
-def staying(sizes: Sizes, cfg: Any, held: Any) -> int:
+def staying(sizes: Sizes, cfg: Config, held: Any) -> int:
     """Return the bytes of the cache and of the decode step's copies that stay between rollouts, where they are few."""
     size = cache(sizes, cfg) + held.stacks
     return size if cfg.device != "cpu" and size <= held.small and not cfg.sampler else 0
 
 
-def merge(sizes: Sizes, cfg: Any, held: Any) -> float:
+def merge(sizes: Sizes, cfg: Config, held: Any) -> float:
     """Return the most bytes of merge.py, which computes in float32, on the host and block by block.
 
     Beside the adapters and the distributions at the probes it holds a block, a library's copies of it, and what the

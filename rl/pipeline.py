@@ -24,8 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl.config import arguments, fields, model_checks, program
+from rl.config import arguments, model_checks, program
 from rl.config.arguments import ArgumentError, NotNegative, Positive, flatten, word
+from rl.config.fields import Config
+from rl.config.parse import group_class, resolve
 from rl.config.refusals import hint
 from rl.judge import adapter_settings
 from rl.judge import results as judge
@@ -145,12 +147,12 @@ class Pipeline:
         """Return train.py's words for a stage; what its own words set wins over words for both."""
         return [f"seed={self.keys.seed}", *self.words, *shlex.split(getattr(self.keys, stage))]
 
-    def settings(self, stage: str) -> Any:
+    def settings(self, stage: str) -> Config:
         """Return the configuration of a stage's run. Raise ArgumentError for wrong words."""
         words = self.stage_words(stage)
         if any(each.startswith(("out=", "resume=", "resume_from=", "data=")) for each in words):
             raise ArgumentError(f"{stage}= must leave out=, data=, resume= and resume_from= to the pipeline")
-        return fields.resolve(arguments.split(words))
+        return resolve(arguments.split(words))
 
     def demos_command(self) -> list[str]:
         """Return the command that collects what the SFT recipe's experts play."""
@@ -161,8 +163,8 @@ class Pipeline:
         """Return the words that decide which demonstrations are collected."""
         cfg = self.settings("sft")
         names = list(mixture(cfg.env))
-        usual = {name: flatten(vars(fields.group_class(name)()), f"{name}.") for name in names}
-        options = {key: value for name in names for key, value in flatten(vars(getattr(cfg, name)), f"{name}.").items()}
+        usual = {name: flatten(vars(group_class(name)()), f"{name}.") for name in names}
+        options = flatten({name: vars(cfg.environments[name]) for name in names})
         changed = {key: value for key, value in options.items() if usual[key.split(".")[0]][key] != value}
         own = [f"demos={self.keys.demos}", f"seed={self.keys.seed}"]
         return [",".join(names), *own, *(f"{key}={word(value)}" for key, value in changed.items())]
@@ -195,7 +197,7 @@ class Pipeline:
         bare = [*words, f"model={cfgs[1].model}", f"dtype={cfgs[1].dtype}", f"env={env}"]
         first, second = map(adapter_settings.what_is_played, cfgs)
         played = first | second | {"env": env}
-        usual = adapter_settings.what_is_played(fields.resolve(arguments.split(bare)))
+        usual = adapter_settings.what_is_played(resolve(arguments.split(bare)))
         unusual = {key: value for key, value in played.items() if usual.get(key, ...) != value}
         unusual |= {key: value for key, value in played.items() if first.get(key, value) != value}
         differing = [f"{key}={word(value)}" for key, value in unusual.items()]
@@ -224,7 +226,7 @@ class Pipeline:
         run = self.folder(stage)
         if not (run / "config.json").is_file() or not checkpoints(run):
             return False
-        saved = fields.resolve({"resume": str(run)})
+        saved = resolve({"resume": str(run)})
         if not retention.is_finished(saved, run):
             return False
         ours = self.settings(stage)

@@ -1,18 +1,19 @@
 """train.py plan=true or plan=24GiB: print the peak memory of each phase of a run, before anything is loaded."""
 
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
 from models.config import read_config
 from models.sizes import Sizes, sizes_of
 from rl.config.arguments import ArgumentError
+from rl.config.fields import Config
 from rl.config.model_checks import config_folder
 from rl.peaks import parse_size, phases, settled
 
 
-def print_and_exit(cfg: Any) -> NoReturn:
+def print_and_exit(cfg: Config) -> NoReturn:
     """Print the plan and exit: with status 0, or with 1 if it does not fit the size that plan= names.
 
     Raises ArgumentError for another value of plan=, a model without a config.json, and a size that nothing fits.
@@ -48,7 +49,7 @@ def shown(size: float) -> str:
     return f"{size / 2**30:.2f} GiB"
 
 
-def described(cfg: Any) -> str:
+def described(cfg: Config) -> str:
     """Return the settings that memory depends on most, as words."""
     names = ["micro_tokens", "rollout_batch_size", *(["quant"] if cfg.lora.r else []), "checkpoint"]
     return " ".join(f"{name}={getattr(cfg, name)}" for name in names)
@@ -63,7 +64,7 @@ def fits(needs: dict[str, int], limit: int | None) -> bool:
     return limit is None or all(size <= limit for size in on_device(needs).values())
 
 
-def what_fits(sizes: Sizes, cfg: Any, limit: int) -> list[Any]:
+def what_fits(sizes: Sizes, cfg: Config, limit: int) -> list[Config]:
     """Return settings that fit: without and with checkpointing and a quantised base, each with the largest halves of
     micro_tokens and rollout_batch_size."""
     smaller = {"none": ("nf4", "nf4-double"), "int8": ("nf4", "nf4-double"), "nf4": ("nf4-double",), "nf4-double": ()}
@@ -87,7 +88,7 @@ def what_fits(sizes: Sizes, cfg: Any, limit: int) -> list[Any]:
     return found
 
 
-def frugal(sizes: Sizes, cfg: Any) -> Any:
+def frugal(sizes: Sizes, cfg: Config) -> Config:
     """Return the settings with everything that saves memory and leaves what is learned alone, or nearly so."""
     smallest = replace(cfg, micro_tokens=min(cfg.micro_tokens, cfg.max_len), rollout_batch_size=1, checkpoint="block")
     return replace(smallest, quant="nf4-double") if cfg.lora.r and sizes.stored == "none" else smallest

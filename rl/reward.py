@@ -1,12 +1,11 @@
 """The one place where an environment's step becomes the reward that is trained on. Add your own shaping here."""
 
-from typing import Any
-
 import envs
+from rl.config.fields import Reward
 from rl.records import Episode
 
 
-def turn_reward(step: envs.Step, episode: Episode, cfg: Any) -> float:
+def turn_reward(step: envs.Step, episode: Episode, cfg: Reward) -> float:
     """Return the reward of the last turn, `episode.turns[-1]`, by cfg.rule (reward.rule), times cfg.scale.
 
     native: the environment's own score. shaped: also pays valid first-time progress, and cfg.invalid for an action that

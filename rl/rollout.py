@@ -22,7 +22,7 @@ from models.hooks import hooks
 from rl import ranks, reward
 from rl.base_model import Base
 from rl.config.checks import check_failures
-from rl.config.fields import Common
+from rl.config.fields import Config
 from rl.records import Episode
 from rl.remote.sampler import remote_engine
 from rl.report import progress as live
@@ -39,7 +39,7 @@ def rollout(
     model: CausalLM,
     tokenizer: Tokenizer,
     tasks: list[Task],
-    cfg: Common,
+    cfg: Config,
     temperature: float,
     progress: tqdm,
     keep_hidden: bool = False,
@@ -58,7 +58,7 @@ def rollouts(
     model: CausalLM,
     tokenizer: Tokenizer,
     tasks: list[Task],
-    cfg: Common,
+    cfg: Config,
     temperatures: Sequence[float],
     progress: tqdm,
     keep_hidden: bool = False,
@@ -71,7 +71,7 @@ def rollouts(
 def play(
     model: CausalLM,
     tokenizer: Tokenizer,
-    cfg: Common,
+    cfg: Config,
     temperature: float,
     adapter_hash: str,
     keep_hidden: bool,
@@ -120,7 +120,7 @@ class _Games:
     engine: Engine
     tokenizer: Tokenizer
     waiting: deque[Task]
-    cfg: Common
+    cfg: Config
     progress: tqdm
     adapter_hash: str  # of the weights that sample
     playing: dict[int, _Game] = field(default_factory=dict)  # by slot
@@ -216,7 +216,7 @@ class _Games:
         check_failures(list(self.finished.values()), len(self.playing), len(self.waiting), error)
 
 
-def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Common) -> list[int]:
+def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Config) -> list[int]:
     """Append the environment's step to the episode and set the last turn's reward.
 
     Return the observation's ids; [] ends the episode: the step ended it, or max_len has no room for the observation and

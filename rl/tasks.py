@@ -6,11 +6,11 @@ A system prompt (system_prompt=) stands before the messages of every environment
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import envs
 from envs import prompt_file
 from rl.config.arguments import ArgumentError
+from rl.config.fields import Config, Experiment
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,14 @@ def mixture(text: str) -> dict[str, float]:
 
 
 def make_tasks(
-    cfg: Any, first: int, groups: int, group_size: int, split: str, stream: int, order: str = "random", limit: int = 0
+    cfg: Experiment,
+    first: int,
+    groups: int,
+    group_size: int,
+    split: str,
+    stream: int,
+    order: str = "random",
+    limit: int = 0,
 ) -> list[Task]:
     """Return group_size tasks for each of a stream's groups from `first` on. Equal arguments give equal tasks.
 
@@ -50,9 +57,9 @@ def make_tasks(
     return tasks
 
 
-def make_env(cfg: Any, name: str) -> envs.Environment:
+def make_env(cfg: Config, name: str) -> envs.Environment:
     """Return the environment of that name with the run's options."""
-    env = envs.make(name, **vars(getattr(cfg, name)))
+    env = envs.make(name, **vars(cfg.environments[name]))
     if cfg.system_prompt:
         add_to(env, cfg.system_prompt)
     return env

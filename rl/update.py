@@ -10,7 +10,7 @@ from tqdm import tqdm
 import lora
 from models import CausalLM, fast_matmul
 from rl.batch import drop_zero_advantage, forward, micro_batches, optimizer_steps
-from rl.config.fields import Common
+from rl.config.fields import Config
 from rl.core import learning_rate_factor
 from rl.optimizer import without_compiler
 from rl.ppo import Critic
@@ -23,7 +23,7 @@ from rl.run.state import TrainState
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
-def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Common) -> torch.optim.Optimizer:
+def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Config) -> torch.optim.Optimizer:
     """Return cfg.optimizer over the trainable parameters: adapter or model at cfg.lr, the critic at its own rate."""
     rates = [([p for p in model.parameters() if p.requires_grad], cfg.lr)]
     rates += [] if critic is None else [(list(critic.parameters()), cfg.algorithm.critic_lr)]
@@ -31,7 +31,7 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Common) -> torch
     return without_compiler(OPTIMIZERS[cfg.optimizer])(groups, weight_decay=cfg.weight_decay)
 
 
-def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm) -> dict:
+def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progress: tqdm) -> dict:
     """Take the epoch's optimizer steps on state.model and state.critic. Return the means of the steps' metrics.
 
     `sampler_gap` is the largest |log p sampled - log p recomputed| over all optimizer steps before the policy first
@@ -71,7 +71,7 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progr
     return stats
 
 
-def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -> dict:
+def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> dict:
     """Take one step on the whole batch, in micro-batches, and return its metrics.
 
     The step is skipped, but counted, if its gradient is not finite or if KL(old || new) is past 1.5 * target_kl.
@@ -103,7 +103,7 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
     return {**metrics, "skipped": skipped, "within_target_kl": within_target_kl}
 
 
-def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -> dict:
+def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> dict:
     """Add the gradient of the whole batch to the parameters'. Return its metrics, with `sampler_gap` of this step, and
     write batch.first_entropy where it is not known yet."""
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]

@@ -8,7 +8,7 @@ from pathlib import Path
 import hostile_files as hostile
 from hostile_files import CHATML, DEEP, ESCAPES, LONG, QWEN2, TEXTS, VALUES, put
 
-from rl.config import fields as config
+from rl.config.parse import parse
 
 Case = Callable[[Path], object]
 
@@ -35,7 +35,7 @@ def each(load: Callable, contents: dict[str, object]) -> dict[str, Case]:
 
 
 def words(*given: str) -> Case:
-    return lambda folder: config.parse([word.replace("FOLDER", str(folder)) for word in given])
+    return lambda folder: parse([word.replace("FOLDER", str(folder)) for word in given])
 
 
 OUTS = {
@@ -725,8 +725,8 @@ ROWS = {
             "100,000 columns": json.dumps({f"k{i}": 1 for i in range(100_000)}),
         },
     ),
-    "a folder": lambda folder: config.parse(["algo=sft", f"data={folder}"]),
-    "the null device": lambda folder: config.parse(["algo=sft", "data=/dev/null"]),
+    "a folder": lambda folder: parse(["algo=sft", f"data={folder}"]),
+    "the null device": lambda folder: parse(["algo=sft", "data=/dev/null"]),
 }
 
 CASES: dict[str, dict[str, Case]] = {

@@ -25,7 +25,7 @@ from models.config import read_config
 from models.export import save_model
 from models.tiny.make_tiny import train_tokenizer
 from rl import data
-from rl.config import fields as config
+from rl.config.parse import parse
 from rl.config.refusals import LINE, one_line
 
 SECONDS, MEMORY = 2.0, 500  # most processor time and most MiB of a case
@@ -205,11 +205,11 @@ def load_adapter(folder: Path, edit: dict | bytes | None = None, tensors: bytes 
 
 def load_rows(folder: Path, content: object) -> None:
     """Read demonstrations from a file."""
-    data.load(config.parse(["algo=sft", f"data={put(folder / 'rows.jsonl', content)}"]), load_tokenizer("tiny"))
+    data.load(parse(["algo=sft", f"data={put(folder / 'rows.jsonl', content)}"]), load_tokenizer("tiny"))
 
 
 def use_recipe(folder: Path, content: object) -> None:
-    config.parse([f"recipe={put(folder / 'mine.toml', content)}"])
+    parse([f"recipe={put(folder / 'mine.toml', content)}"])
 
 
 def load_config(folder: Path, content: object) -> None:

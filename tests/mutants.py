@@ -35,7 +35,8 @@ from models import CausalLM, Tokenizer, engine, load_model, logprob, random
 from models.hooks import hooks
 from rl import batch, core, evaluate, kl, ppo, reinforce, reward, sft, stats, tasks, update
 from rl import rollout as rollouts
-from rl.config import fields, program
+from rl.config import program
+from rl.config.parse import parse
 from rl.records import Episode
 from rl.run import checkpoint, files, resume, retention, watch
 
@@ -76,7 +77,7 @@ MUTANTS: list[Mutant] = []
 
 def with_words(words: str) -> Callable[[Path], None]:
     """Return a run with these settings on top of WORDS."""
-    return lambda folder: train.main(fields.parse([*WORDS.split(), *words.split(), f"out={folder}/run"]))
+    return lambda folder: train.main(parse([*WORDS.split(), *words.split(), f"out={folder}/run"]))
 
 
 def resumed(words: str) -> Callable[[Path], None]:
@@ -84,7 +85,7 @@ def resumed(words: str) -> Callable[[Path], None]:
 
     def run(folder: Path) -> None:
         with_words(f"{words} epochs=1")(folder)
-        train.main(fields.parse([f"resume={folder}/run", "epochs=2"]))
+        train.main(parse([f"resume={folder}/run", "epochs=2"]))
 
     return run
 
@@ -97,7 +98,7 @@ def from_adapter(folder: Path) -> None:
         nn.init.normal_(layer.adapter.B, std=0.02, generator=torch.Generator().manual_seed(0))
     lora.save_adapter(model, folder / "adapter", "tiny")
     words = [word for word in WORDS.split() if not word.startswith("lora.")]
-    train.main(fields.parse([*words, f"resume_from={folder}/adapter", f"out={folder}/run"]))
+    train.main(parse([*words, f"resume_from={folder}/adapter", f"out={folder}/run"]))
 
 
 def mutant(name: str, part: str, owner, function: str, caught_by: str, run: str | Callable = ""):

@@ -9,7 +9,7 @@ from conftest import run_program
 
 import train
 from models.weights import TINY
-from rl.config import fields
+from rl.config.parse import parse
 from rl.ranks import launch
 
 SMALL = [
@@ -30,7 +30,7 @@ SHORT = ["n=2", "threads=1", "ranks=1"]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    train.main(fields.parse([*SMALL, *PLAY, f"out={folder}"], "train.py"))
+    train.main(parse([*SMALL, *PLAY, f"out={folder}"], "train.py"))
     return folder
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from test_lora import IDS_BT, adapted_model
 
-from rl.config import fields
+from rl.config.parse import parse
 from rl.ppo import Critic
 from rl.run import checkpoint
 from rl.run.checkpoint import save_checkpoint
@@ -85,7 +85,7 @@ def test_other_optimizers_resume_too(name, tmp_path):
     """Includes an optimizer without state."""
     states = [make_state(0, seed=seed, critic=False) for seed in (0, 1)]
     for state in states:
-        cfg = fields.parse([f"optimizer={name}", "lr=0.01", "weight_decay=0.1"])
+        cfg = parse([f"optimizer={name}", "lr=0.01", "weight_decay=0.1"])
         state.optimizer = make_optimizer(state.model, None, cfg)
         assert type(state.optimizer).__name__.lower() == name and state.optimizer.param_groups[0]["weight_decay"] == 0.1
     step(states[0])
@@ -211,7 +211,7 @@ def test_hash_covers_exactly_the_trainable_weights():
 
 
 def test_incomplete_line_and_later_epochs_are_removed(tmp_path):
-    cfg = fields.parse([f"out={tmp_path}/run"])
+    cfg = parse([f"out={tmp_path}/run"])
     run = Run(tmp_path / "run")
     run.folder.mkdir()
     run.begin(cfg)

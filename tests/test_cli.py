@@ -20,7 +20,7 @@ import eval as eval_program
 import rl.update
 from envs import __main__ as play
 from envs.textcraft import Env
-from rl.config import fields
+from rl.config.parse import parse
 from rl.run import exits
 from rl.run.signals import Interrupted
 
@@ -229,7 +229,7 @@ class Read:
 def test_eval_frees_a_model_before_it_loads_the_next(monkeypatch, capsys):
     """Two models of 7B do not fit where one does."""
     words = ["n=1", "max_new_tokens=2", "textcraft.max_turns=1", "adapter=base,base,base"]
-    cfg, keys = fields.parse(words, "eval.py", eval_program.Keys)
+    cfg, keys = parse(words, "eval.py", eval_program.Keys)
     load, loaded, alive = eval_program.load_model, [], []
 
     def load_and_count(*args):
@@ -244,15 +244,15 @@ def test_eval_frees_a_model_before_it_loads_the_next(monkeypatch, capsys):
 
 
 def test_help_of_eval_lists_exactly_the_keys_it_reads(capsys):
-    cfg, keys = fields.parse(["n=1", "max_new_tokens=2", "textcraft.max_turns=1"], "eval.py", eval_program.Keys)
+    cfg, keys = parse(["n=1", "max_new_tokens=2", "textcraft.max_turns=1"], "eval.py", eval_program.Keys)
     read = Read(cfg)
     eval_program.main(read, keys)
     capsys.readouterr()
     with pytest.raises(SystemExit):
-        fields.parse(["--help"], "eval.py", eval_program.Keys)
+        parse(["--help", "all"], "eval.py", eval_program.Keys)
     listed = set(re.findall(r"^  (\w+)[=.]", capsys.readouterr().out, re.M))
     unlisted = {"sampler", "algorithm"}  # eval.py empties the first; the second is about episodes to learn from
-    assert read.keys - unlisted | STARTS == listed - {*vars(keys), *RESOLVED, *envs.NAMES} | {"textcraft"}
+    assert read.keys - unlisted | STARTS == listed - {*vars(keys), *RESOLVED, *envs.NAMES} | {"environments"}
     assert set(envs.NAMES) <= listed
 
 

@@ -13,11 +13,11 @@ import envs
 import eval
 import merge
 from models.weights import TINY
-from rl.config import arguments, fields, help
+from rl.config import arguments, fields
 from rl.config.arguments import flatten
-from rl.config.fields import describe_sources, parse
+from rl.config.parse import GROUPS, describe_sources, group_class, parse
 from rl.config.refusals import GUIDES, recipe_names
-from rl.tasks import make_env
+from rl.tasks import make_env, make_tasks
 
 KEY = re.compile(r"^  ([a-z_]+(?:\.[a-z_]+)?)=(\S*) +(\S.*)$")
 
@@ -52,8 +52,8 @@ def test_names_of_the_guides_are_refused_with_ours(program, word, ours):
 
 
 def test_guides_names_lead_to_keys_of_a_program():
-    groups = [("", cls) for cls in (fields.Common, eval.Keys, merge.Keys)]
-    groups += [(name, fields.group_class(name)) for name in fields.GROUPS]
+    groups = [("", cls) for cls in (*fields.THEMES, eval.Keys, merge.Keys)]
+    groups += [(name, group_class(name)) for name in GROUPS]
     known = {key for name, cls in groups for key in arguments.keys_of(cls, name)}
     assert {ours for ours in GUIDES.values() if ours.partition("=")[0] not in known} == set()
     assert not GUIDES.keys() & known
@@ -73,6 +73,7 @@ def test_guides_names_lead_to_keys_of_a_program():
         ("lora.r.x=1", "unknown key 'lora.r.x'; did you mean lora.r?"),
         ("textcraft.dificulty=1", "unknown key 'textcraft.dificulty'; did you mean textcraft.difficulty?"),
         ("__class__=1", "unknown key '__class__'"),
+        ("reduce=fast", "unknown key 'reduce': gradients are added in one order; leave it out"),
         ("ppo.reference=true", "unknown key 'ppo.reference'"),  # a class variable, not a field
         ("zzzzzz=1", "unknown key 'zzzzzz'; --help lists the keys"),
         ("=1", "unknown key ''"),
@@ -145,7 +146,6 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("algo=reinforce lora.r=0 reinforce.kl_coef=0.1", "reinforce.kl_coef needs a frozen base"),
         ("schedule=cosin", "did you mean cosine?"),
         ("reward.rule=natve", "reward.rule=natve is not one of native, shaped, binary; did you mean native?"),
-        ("reward.rule=seed", "reward.rule=seed is now called reward.rule=shaped"),
         ("device=tpu", "device=tpu is not one of auto, cpu, cuda"),
         ("env=textcarft", "env=textcarft: unknown environment 'textcarft'; did you mean 'textcraft'?"),
         ("env=textcraft:x", "env=textcraft:x: weight 'x' of textcraft is not a number"),
@@ -156,7 +156,6 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("textcraft.max_turns=0", "textcraft.max_turns must be"),
         ("recipe=dpao", "recipe=dpao: no file"),
         ("recipe=dpao", "did you mean dapo?"),
-        ("recipe=default", "default.toml; it is now called embedded"),
         ("recipe=no/such.toml", "recipe=no/such.toml: no file no/such.toml"),
         ("resume=no/such/run", "resume=no/such/run: no file no/such/run/config.json, so this is not a run's folder"),
         ("epochs=0", "epochs=0 must be positive"),
@@ -218,24 +217,74 @@ def test_lora_r_0_needs_environments_without_requests():
 
 def everything() -> dict:
     """Return the default of every key of every group."""
-    found = dict(vars(fields.Common()))
-    for name in fields.GROUPS:
-        found |= {f"{name}.{key}": value for key, value in vars(fields.group_class(name)()).items()}
+    found = {key: value for theme in fields.THEMES for key, value in vars(theme()).items()}
+    for name in GROUPS:
+        found |= {f"{name}.{key}": value for key, value in vars(group_class(name)()).items()}
     return found
 
 
 def test_help_explains_every_key_with_its_default(capsys):
     with pytest.raises(SystemExit) as caught:
-        parse(["lr=1", "--help"])
+        parse(["lr=1", "--help", "all"])
     text = capsys.readouterr().out
     assert not caught.value.code
     listed = {found[1]: found[2] for found in map(KEY.match, text.splitlines()) if found}
     defaults = everything()
     assert set(listed) == set(defaults), "each key has a default and a comment that is not empty"
     for key, shown in listed.items():
-        assert shown == help.shown(defaults[key]), key
+        assert shown == arguments.word(defaults[key]), key
     assert "  : " not in text, "a key whose comment is missing"
     assert "recipes: " in text and "embedded" in text and "textcraft" in text
+
+
+def printed_keys(capsys, program: str, also: type | None, *words: str) -> list[str]:
+    """Return the keys that a program's help lists."""
+    with pytest.raises(SystemExit):
+        parse([*words], program, also)
+    return [found[1] for found in map(KEY.match, capsys.readouterr().out.splitlines()) if found]
+
+
+@pytest.mark.parametrize("algo", fields.ALGORITHMS)
+def test_help_lists_at_most_30_keys_and_the_algorithms(algo, capsys):
+    keys = printed_keys(capsys, "train.py", None, f"algo={algo}", "--help")
+    of_algorithm = arguments.keys_of(group_class(algo), algo)
+    assert keys[-len(of_algorithm) :] == of_algorithm and len(keys) == len(set(keys))
+    assert set(keys[: -len(of_algorithm)]) == fields.EVERYDAY and len(fields.EVERYDAY) <= 30
+    assert everything().keys() >= fields.EVERYDAY
+
+
+def test_help_of_eval_lists_its_keys_and_those_that_most_runs_change(capsys):
+    own, read = arguments.keys_of(eval.Keys), fields.READ_BY_EVAL | {"reward.rule"}
+    few = printed_keys(capsys, "eval.py", eval.Keys, "--help")
+    assert few[: len(own)] == own and set(few[len(own) :]) == fields.EVERYDAY & read
+    every = printed_keys(capsys, "eval.py", eval.Keys, "--help", "all")
+    assert every[: len(own)] == own and set(few) < set(every) and "sat.n" in every and "ppo.clip" not in every
+
+
+def test_fields_of_a_config_are_known_without_parsing():
+    """An editor sees them: the class is written down, and a parsed configuration is an instance of it."""
+    assert type(parse(["algo=grpo", "env=sat"])) is fields.Config
+    kinds = {f.name: f.type for f in dataclasses.fields(fields.Config)}
+    in_themes = [key for theme in fields.THEMES for key in arguments.keys_of(theme)]
+    assert len(in_themes) == len(set(in_themes)), "no key is in two themes"
+    tables = ["lora", "reward", "track", *fields.ALGORITHMS]
+    assert [*kinds] == [*in_themes, *tables, "own", "environments"]
+    assert fields.Config().as_dict().keys() == {*in_themes, "lora", "reward", "track"}
+
+
+def test_a_function_of_one_theme_takes_a_bare_instance_of_it():
+    assert isinstance(parse([]), fields.THEMES)
+    assert set(make_tasks(fields.Experiment(env="sat"), 0, 2, 1, "train", 0)) == set(
+        make_tasks(parse(["env=sat"]), 0, 2, 1, "train", 0)
+    )
+
+
+@pytest.mark.parametrize("name", fields.ALGORITHMS)
+def test_algorithms_have_what_the_loop_reads(name):
+    options, needed = group_class(name)(), {*fields.Algorithm.__annotations__}
+    needed -= set() if options.critic else {"critic_lr", "critic_hidden", "critic_warmup"}
+    needed -= {"kl_coef"} if options.source == "demonstrations" else {"all_tokens", "prompt_column", "answer_column"}
+    assert [key for key in needed if not hasattr(options, key)] == []
 
 
 @pytest.mark.parametrize(
@@ -258,7 +307,7 @@ def test_help_explains_every_key_with_its_default(capsys):
 )
 def test_words_become_values_of_the_fields_type(word, value):
     key = word.lstrip("-").split("=")[0]
-    found = flatten(dataclasses.asdict(parse([word])))[key]
+    found = flatten(parse([word]).as_dict())[key]
     assert found == value and type(found) is type(value)
 
 
@@ -351,10 +400,10 @@ def test_environment_configs_are_frozen(name):
 def test_max_turns_is_recorded_as_the_environments(text, words, wanted, recipe, tmp_path):
     """It is resolved per difficulty, over recipes/embedded.toml's 8, and a resumed run has the same."""
     cfg = parse([recipe(text), "env=textcraft,sat", *words.split()])
-    assert cfg.textcraft.max_turns == make_env(cfg, "textcraft").config.max_turns == wanted
+    assert cfg.environments["textcraft"].max_turns == make_env(cfg, "textcraft").config.max_turns == wanted
     assert make_env(cfg, "sat"), "an environment of one turn has no such key"
-    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(cfg)))
-    assert parse([f"resume={tmp_path}"]).textcraft.max_turns == wanted
+    (tmp_path / "config.json").write_text(json.dumps(cfg.as_dict()))
+    assert parse([f"resume={tmp_path}"]).environments["textcraft"].max_turns == wanted
 
 
 def test_start_line_names_the_source_of_max_turns(recipe):
@@ -364,21 +413,22 @@ def test_start_line_names_the_source_of_max_turns(recipe):
 
 def test_start_line_of_a_resumed_run_names_what_changes(tmp_path):
     cfg = parse(["algo=grpo", "lr=7"])
-    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(cfg)))
+    (tmp_path / "config.json").write_text(json.dumps(cfg.as_dict()))
     line = describe_sources(parse([f"resume={tmp_path}", "epochs=99"]))
     saved = f"saved in {tmp_path}/config.json: the rest"
     assert line == f"algo=grpo env=textcraft model=tiny; {saved}; command line: epochs=99"
 
 
 def test_only_groups_in_use_are_loaded_and_present():
-    program = "from rl.config import fields; import sys; names = 'envs.textcraft', 'envs.os_interaction'\n"
-    program += "for words in [], sys.argv[1:]: fields.parse(['algo=ppo', *words]);"
+    program = "from rl.config.parse import parse; import sys; names = 'rl.grpo', 'envs.os_interaction'\n"
+    program += "for words in [], sys.argv[1:]: parse(['algo=ppo', *words]);"
     program += " print(*(n for n in names if n in sys.modules))"
     command = [sys.executable, "-c", program, "grpo.clip=0.1", "env=os_interaction"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "envs.textcraft\nenvs.textcraft envs.os_interaction\n"
-    assert set(flatten(dataclasses.asdict(parse([])))) > {"ppo.clip", "textcraft.difficulty"}
-    assert not hasattr(parse([]), "grpo") and hasattr(parse(["grpo.clip=0.1"]), "grpo")
+    assert done.stdout == "\nrl.grpo envs.os_interaction\n"
+    assert set(flatten(parse([]).as_dict())) > {"ppo.clip", "textcraft.difficulty"}
+    assert parse([]).grpo is None and parse(["grpo.clip=0.1"]).grpo.clip == 0.1
+    assert parse([]).environments.keys() == {"textcraft"} and "grpo" not in parse([]).as_dict()
 
 
 def test_configuration_cannot_be_changed():
@@ -388,7 +438,7 @@ def test_configuration_cannot_be_changed():
         (cfg.grpo, "clip"),
         (cfg.lora, "r"),
         (cfg.reward, "scale"),
-        (cfg.textcraft, "max_turns"),
+        (cfg.environments["textcraft"], "max_turns"),
     ):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(record, field, 1)
@@ -433,16 +483,16 @@ def test_every_key_of_every_recipe_is_known():
 
 def test_resume_reads_the_runs_own_settings(tmp_path):
     cfg = parse(["lr=7", "algo=grpo", "grpo.group_size=4", "ppo.value_clip=none", "recipe=dapo", "out=elsewhere"])
-    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(cfg)))
-    again = dataclasses.asdict(parse([f"resume={tmp_path}", "epochs=99", "ppo.clip=0.3"]))
+    (tmp_path / "config.json").write_text(json.dumps(cfg.as_dict()))
+    again = parse([f"resume={tmp_path}", "epochs=99", "ppo.clip=0.3"]).as_dict()
     assert (again["epochs"], again["out"], again["resume"]) == (99, str(tmp_path), str(tmp_path))
-    assert again.pop("ppo") == dataclasses.asdict(cfg)["ppo"] | {"clip": 0.3}
+    assert again.pop("ppo") == cfg.as_dict()["ppo"] | {"clip": 0.3}
     same = {"epochs": cfg.epochs, "out": cfg.out, "resume": ""}
-    assert {**again, **same, "ppo": dataclasses.asdict(cfg)["ppo"]} == dataclasses.asdict(cfg)
+    assert {**again, **same, "ppo": cfg.as_dict()["ppo"]} == cfg.as_dict()
 
 
 def test_resume_refuses_another_algorithm(tmp_path, capsys):
-    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(parse(["algo=grpo"]))))
+    (tmp_path / "config.json").write_text(json.dumps(parse(["algo=grpo"]).as_dict()))
     assert parse([f"resume={tmp_path}", "algo=grpo"]).algo == "grpo"
     line = refused(capsys, f"resume={tmp_path}", "algo=ppo")
     assert line.startswith(f"resume={tmp_path} goes on with a run of algo=grpo, not of algo=ppo; leave algo= out, or")
@@ -461,19 +511,17 @@ def test_resume_of_a_folder_of_runs_names_them(tmp_path, capsys):
 
 
 def test_resume_reads_configs_of_earlier_versions(tmp_path):
-    """They have every group, reward.rule=seed is now called shaped, and max_turns won over an environment's own."""
-    saved = flatten(dataclasses.asdict(parse(["algo=grpo"]))) | everything()
-    saved |= {"algo": "grpo", "recipe": "default"}
+    """They have every group, and the removed key reduce."""
+    saved = flatten(parse(["algo=grpo"]).as_dict()) | everything()
+    saved |= {"algo": "grpo", "recipe": "default", "reduce": "tree"}
     nested = {key: value for key, value in saved.items() if "." not in key}
     for key, value in saved.items():
         group, dot, name = key.partition(".")
         if dot:
             nested.setdefault(group, {})[name] = value
-    nested["reward"]["rule"], nested["max_turns"], nested["textcraft"]["max_turns"] = "seed", 2, 7
     (tmp_path / "config.json").write_text(json.dumps(nested))
     cfg = parse([f"resume={tmp_path}"])
-    assert (cfg.algo, cfg.reward.rule, cfg.recipe) == ("grpo", "shaped", "default") and not hasattr(cfg, "ppo")
-    assert cfg.textcraft.max_turns == 2
+    assert (cfg.algo, cfg.recipe) == ("grpo", "default") and cfg.ppo is None
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000])

@@ -5,7 +5,7 @@ from conftest import run_program
 
 import train
 from rl import curriculum
-from rl.config import fields
+from rl.config.parse import parse
 from rl.run.files import append
 from rl.tasks import make_tasks
 
@@ -35,13 +35,13 @@ def test_lists_begin_with_their_first_value_and_keep_weights(value, found):
 )
 def test_next_value_joins_after_a_successful_epoch(at, accuracies, levels, tmp_path):
     """By hand."""
-    cfg = fields.parse([*LESSONS, f"curriculum=difficulty{at}", f"out={tmp_path}"])
-    found = [curriculum.lesson(cfg, 0).textcraft.difficulty]
+    cfg = parse([*LESSONS, f"curriculum=difficulty{at}", f"out={tmp_path}"])
+    found = [curriculum.lesson(cfg, 0).environments["textcraft"].difficulty]
     for epoch, accuracy in enumerate(accuracies, 1):
         append(tmp_path / "metrics.jsonl", [{"epoch": epoch, "accuracy": accuracy}])
-        found.append(curriculum.lesson(cfg, epoch).textcraft.difficulty)
+        found.append(curriculum.lesson(cfg, epoch).environments["textcraft"].difficulty)
     assert found == levels
-    assert cfg.textcraft.difficulty == "1,1,2,3", "evaluations play the whole list"
+    assert cfg.environments["textcraft"].difficulty == "1,1,2,3", "evaluations play the whole list"
 
 
 def test_epochs_play_their_lesson_and_a_resumed_run_the_same(tmp_path, capsys, monkeypatch):
@@ -49,7 +49,7 @@ def test_epochs_play_their_lesson_and_a_resumed_run_the_same(tmp_path, capsys, m
     played, real = [], train.collect.__globals__["rollout"]
 
     def rollout(model, tokenizer, tasks, cfg, *rest):
-        played.append(cfg.textcraft.difficulty)
+        played.append(cfg.environments["textcraft"].difficulty)
         return real(model, tokenizer, tasks, cfg, *rest)
 
     monkeypatch.setitem(train.collect.__globals__, "rollout", rollout)
@@ -57,17 +57,17 @@ def test_epochs_play_their_lesson_and_a_resumed_run_the_same(tmp_path, capsys, m
     words = ["textcraft.difficulty=1,2", "curriculum=difficulty:0.01", "episodes=8", "batch_size=8", "lora.r=4"]
     words += ["eval_episodes=0", "epochs=2", "threads=1", "ranks=1", "strict=false", f"out={run}"]
     words += ["max_turns=4", "max_new_tokens=16", "ppo.epochs=1"]
-    train.main(fields.parse(words))
+    train.main(parse(words))
     said = capsys.readouterr().out
     assert played == ["1", "1,2"], "the embedded model solves some task of depth 1"
     assert "curriculum: from epoch 1 on textcraft.difficulty=1\n" in said
     assert "curriculum: from epoch 2 on textcraft.difficulty=1,2\n" in said
-    train.main(fields.parse([f"resume={run}", "epochs=3"]))
+    train.main(parse([f"resume={run}", "epochs=3"]))
     assert played[2:] == ["1,2"]
 
 
 def test_last_lesson_is_printed_once(tmp_path, capsys):
-    cfg = fields.parse(["textcraft.difficulty=1,2", "curriculum=difficulty", f"out={tmp_path}"])
+    cfg = parse(["textcraft.difficulty=1,2", "curriculum=difficulty", f"out={tmp_path}"])
     for epoch in range(5):
         curriculum.lesson(cfg, epoch)
         with open(tmp_path / "metrics.jsonl", "a") as file:
@@ -77,9 +77,9 @@ def test_last_lesson_is_printed_once(tmp_path, capsys):
 
 def test_skills_join_in_their_order(tmp_path):
     words = ["env=db_bench", "db_bench.skill=select,insert", "db_bench.difficulty=1", "curriculum=skill"]
-    cfg = fields.parse([*words, f"out={tmp_path}"])
+    cfg = parse([*words, f"out={tmp_path}"])
     first = curriculum.lesson(cfg, 0)
-    assert first.db_bench.skill == "select" and make_tasks(first, 0, 2, 1, "train", 0)
+    assert first.environments["db_bench"].skill == "select" and make_tasks(first, 0, 2, 1, "train", 0)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from conftest import reference
 from models import load_model, load_tokenizer
 from rl import data
 from rl.batch import forward, make_batch
-from rl.config import fields
+from rl.config.parse import parse
 from rl.data import held_out_loss
 
 PAIR = {"prompt": "How many planks?", "answer": "Four."}
@@ -46,7 +46,7 @@ def written(tmp_path, *rows) -> str:
 
 
 def loaded(tokenizer, path: str, *words: str) -> data.Demonstrations:
-    return data.load(fields.parse(["algo=sft", f"data={path}", *words]), tokenizer)
+    return data.load(parse(["algo=sft", f"data={path}", *words]), tokenizer)
 
 
 def learned(tokenizer, episode) -> list[str]:
@@ -111,7 +111,7 @@ def test_turns_cut_by_max_len_are_counted(tokenizer, tmp_path):
 
 
 def test_held_out_loss_is_the_mean_over_tokens(tokenizer, tmp_path):
-    model, cfg = load_model("tiny"), fields.parse(["algo=sft", "micro_tokens=16", "temperature=0.5"])
+    model, cfg = load_model("tiny"), parse(["algo=sft", "micro_tokens=16", "temperature=0.5"])
     episodes = loaded(tokenizer, written(tmp_path, PAIR, CHAT)).train
     result = held_out_loss(model, episodes, cfg)
     with torch.no_grad():

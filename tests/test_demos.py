@@ -12,7 +12,7 @@ from envs import demos
 from envs.base import Environment, EnvironmentFailed, Step
 from models import load_tokenizer
 from rl import data
-from rl.config import fields
+from rl.config.parse import resolve
 from rl.data import demonstrations
 from rl.evaluate import progress_bar
 from rl.tasks import Task, make_env
@@ -27,7 +27,7 @@ def test_rows_are_the_experts_episodes_token_for_token(name, tmp_path):
         "max_len": "9000",
         **({"planner.worker": "rules"} if name == "planner" else {}),
     }
-    cfg, tokenizer = fields.resolve({**words, f"{name}.prompt": "native"}), load_tokenizer("tiny")
+    cfg, tokenizer = resolve({**words, f"{name}.prompt": "native"}), load_tokenizer("tiny")
     rows = tmp_path / "rows.jsonl"
     demos.collect({name: make_env(cfg, name)}, range(2), "train", rows, buffer=1)
     tasks = [Task((0, seed), name, seed, seed, "train") for seed in range(2)]

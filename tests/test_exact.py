@@ -29,9 +29,9 @@ from models.elementwise import by_whole_vectors
 from models.hooks import hooks, nothing_faster
 from models.logprob import token_logprobs
 from rl.batch import forward, make_batch, micro_batches
-from rl.config import fields
+from rl.config.model_checks import read_targets
+from rl.config.parse import parse
 from rl.records import Episode
-from rl.targets import read_targets
 
 EACH_TRIAL = True
 
@@ -378,7 +378,7 @@ def test_a_run_says_what_is_not_exact(tmp_path, monkeypatch):
     real = fused._columns
     monkeypatch.setattr(fused, "_columns", lambda y, low, *rest: real(y, low * (1 + 1e-6 * len(low)), *rest))
     words = "algo=ppo epochs=1 episodes=4 batch_size=4 eval_episodes=0 max_turns=1 max_new_tokens=8 products=plain"
-    run, out = fields.parse([*words.split(), f"out={tmp_path}/run"]), io.StringIO()
+    run, out = parse([*words.split(), f"out={tmp_path}/run"]), io.StringIO()
     with redirect_stdout(out):
         train.main(run)
     (line,) = (line for line in out.getvalue().splitlines() if line.startswith("threads: "))

@@ -24,7 +24,7 @@ from envs.http import exchange as ours
 from envs.http.exchange import Left, Lost, exchange, is_address, parse_json, plain, short
 from envs.http.wire import NEVER, ServerFailed
 from models import load_model, load_tokenizer
-from rl.config import fields
+from rl.config.parse import parse
 from rl.remote import client, evaluation
 from rl.rollout import rollout
 from rl.tasks import make_tasks
@@ -426,7 +426,7 @@ def test_interrupted_rollout_leaves_no_waiting_thread(path):
     """Rollouts here, and of a model behind a server."""
     before = set(threading.enumerate())
     with hangs_on(path) as server, pytest.raises(KeyboardInterrupt):
-        cfg = fields.parse(["env=http", f"http.url={server.url}", "max_new_tokens=4", "rollout_batch_size=4"])
+        cfg = parse(["env=http", f"http.url={server.url}", "max_new_tokens=4", "rollout_batch_size=4"])
 
         def interrupt() -> None:
             wait_for(server, path)

@@ -12,7 +12,7 @@ from conftest import run_program
 import train
 from models import load_tokenizer
 from rl import explain
-from rl.config import fields
+from rl.config.parse import parse, resolve
 
 WORDS = "algo=ppo ppo.epochs=2 epochs=3 episodes=8 batch_size=4 max_turns=2 max_new_tokens=8 reward.rule=shaped"
 WORDS += " temperature=1.5 eval_episodes=0 threads=1 products=plain"
@@ -21,7 +21,7 @@ WORDS += " temperature=1.5 eval_episodes=0 threads=1 products=plain"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("explain") / "run"
-    train.main(fields.parse([*WORDS.split(), f"out={folder}"]))
+    train.main(parse([*WORDS.split(), f"out={folder}"]))
     return folder
 
 
@@ -65,7 +65,7 @@ def test_a_change_of_the_loss_is_not_the_run_s_own_update(run, monkeypatch):
 
 @pytest.mark.parametrize("by", ["change", "probability", "advantage"])
 def test_the_tokens_are_those_that_moved_most(by, run, found):
-    cfg, tokenizer = fields.resolve({"resume": str(run)}), load_tokenizer("tiny")
+    cfg, tokenizer = resolve({"resume": str(run)}), load_tokenizer("tiny")
     lines = explain.report(found, tokenizer, run, 3, cfg, explain.Keys(by=by, tokens=3))
     rows = [line for line in lines if re.search(r"turn \d+: ", line)]
     change_N = found.after_N - found.before_N
@@ -86,7 +86,7 @@ def test_the_tokens_are_those_that_moved_most(by, run, found):
 
 
 def test_the_command_prints_it_and_refuses_wrong_words(run, found, tmp_path, monkeypatch, capsys):
-    cfg = fields.resolve({"resume": str(run)})
+    cfg = resolve({"resume": str(run)})
     monkeypatch.setattr(explain, "explain", lambda *_: (found, load_tokenizer("tiny"), cfg))
     explain.main([str(run), "3", "tokens=2"])
     assert "episodes that moved the gradient most" in capsys.readouterr().out

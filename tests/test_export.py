@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
 
 import hub as stand_in
 import pytest
@@ -18,8 +17,8 @@ import lora
 from lora.export import RANKS, make_uniform
 from models import load_model, load_tokenizer
 from models.weights import TINY
-from rl.config import fields
 from rl.config.arguments import split
+from rl.config.parse import parse, resolve
 from rl.evaluate import EVAL_STREAM
 from rl.merging.model_card import model_card
 from rl.tasks import make_env, make_tasks
@@ -36,8 +35,8 @@ def epoch(tmp_path_factory):
     for _, layer in lora.lora_layers(model):
         layer.adapters["default"].B.data.mul_(0.02)
     lora.save_adapter(model, run / "epoch_2", str(TINY))
-    cfg = fields.parse(PLAYED, "train.py")
-    (run / "epoch_2" / "training_config.json").write_text(json.dumps(asdict(cfg)))
+    cfg = parse(PLAYED, "train.py")
+    (run / "epoch_2" / "training_config.json").write_text(json.dumps(cfg.as_dict()))
     (run / "epoch_2" / "training_stats.json").write_text(json.dumps({"epoch": 2}))
     records = [{"epoch": n, "eval": {**EVAL, "temperature": t}} for n in (0, 1, 2) for t in (0.7, 0.0)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -74,7 +73,7 @@ def test_certificate_is_that_of_whole_models_on_held_out_replies(epoch, tmp_path
     out = merged(f"adapter={epoch}", f"out={tmp_path}/merged", "dtype=bfloat16", "prompts=5")
     found = json.loads((tmp_path / "merged" / "merge_report.json").read_text())["certificate"]
     before, after, tokenizer = adapted(epoch), load_model(f"{tmp_path}/merged"), load_tokenizer("tiny")
-    cfg, kl, same, largest = fields.parse(["env=textcraft", "textcraft.prompt=short"]), [], [], 0.0
+    cfg, kl, same, largest = parse(["env=textcraft", "textcraft.prompt=short"]), [], [], 0.0
     for task in make_tasks(cfg, 0, 5, 1, "test", EVAL_STREAM):
         env = make_env(cfg, task.env)
         prompt = tokenizer.prompt(env.reset(task.seed, "test"))
@@ -240,7 +239,7 @@ def test_scale_of_zero_is_exported_for_vllm():
 def test_card_without_an_adapter_names_none(words, sentence, tmp_path):
     """A run of lora.r=0 saves whole weights; a run of data= learns from its rows, not from env=."""
     if words is not None:
-        saved = asdict(fields.resolve(split(["algo=grpo", *words])))
+        saved = resolve(split(["algo=grpo", *words])).as_dict()
         (tmp_path / "training_config.json").write_text(json.dumps(saved))
     card = model_card("me/mine", tmp_path, "", False)
     assert sentence in card and "- lora" not in card and str(ROOT) not in card

@@ -5,8 +5,8 @@ import json
 import pytest
 from conftest import SMALL, run_program
 
-from rl.config import fields as config
 from rl.config import model_checks
+from rl.config.parse import parse
 
 NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 STORED = {"quantization_config": NF4}
@@ -81,5 +81,5 @@ def test_unsupported_formats_are_refused_before_weights_are_read(hub, tmp_path):
 )
 def test_settings_that_fit_are_taken(fields, words, hub):
     asked = hub(fields)
-    model_checks.check(config.parse(["model=Some/model", *words]), training=True)
+    model_checks.check(parse(["model=Some/model", *words]), training=True)
     assert asked

@@ -3,7 +3,7 @@
 import torch
 from conftest import random_model
 
-from rl.config import fields
+from rl.config.parse import parse
 from rl.run import full_finetuning
 from rl.run.state import TrainState
 from rl.update import make_optimizer
@@ -13,7 +13,7 @@ IDS_BT = torch.arange(24).view(2, 12)
 
 def make_state(dtype: torch.dtype) -> TrainState:
     model = random_model(dtype=dtype)
-    cfg = fields.parse(["algo=grpo", "lora.r=0", f"dtype={str(dtype)[6:]}", "lr=1e-5"])
+    cfg = parse(["algo=grpo", "lora.r=0", f"dtype={str(dtype)[6:]}", "lr=1e-5"])
     full_finetuning.train_all(model)
     state = TrainState(model, None, make_optimizer(model, None, cfg))
     if dtype != torch.float32:

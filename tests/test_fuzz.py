@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.chat import tokenizer
-from rl.config import fields as config
+from rl.config.parse import parse
 
 SCALARS = st.sampled_from([value for value in hostile.VALUES.values() if not isinstance(value, list | dict)])
 SCALARS |= st.integers() | st.floats() | st.text(max_size=20) | st.none() | st.booleans()
@@ -140,7 +140,7 @@ TOKENIZER_CONFIG = {
 }
 
 FUZZED = {  # what is fuzzed: (the contents, what reads them from an empty folder)
-    "command line": (st.lists(WORDS, max_size=3), lambda folder, words: config.parse(words)),
+    "command line": (st.lists(WORDS, max_size=3), lambda folder, words: parse(words)),
     "recipe": (TOML | damaged("lr = 1\n[ppo]\nclip = 0.1\n[tiny]\nepochs = 3\n"), hostile.use_recipe),
     "config.json": (
         fields(cases.CONFIG_NAMES).map(lambda new: {**hostile.QWEN2, **new}) | damaged(json.dumps(hostile.QWEN2)),

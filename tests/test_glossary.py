@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import train
-from rl.config import fields
+from rl.config.parse import parse
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
@@ -25,7 +25,7 @@ def names(record: dict) -> set[str]:
 
 @pytest.mark.parametrize("words", ["algo=sft", "algo=ppo", "algo=grpo grpo.kl_coef=0.1 env=planner"])
 def test_every_metric_of_a_run_is_in_the_glossary(words, tmp_path):
-    train.main(fields.parse([*words.split(), *SMALL.split(), f"out={tmp_path}/run"], "train.py"))
+    train.main(parse([*words.split(), *SMALL.split(), f"out={tmp_path}/run"], "train.py"))
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     written = set().union(*(names(json.loads(line)) for line in lines))
     first_cells = re.findall(r"^\|([^|]*)\|", GLOSSARY.read_text(), re.M)

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from test_checkpoint import flip, make_state
 
 import train
-from rl.config import fields
+from rl.config.parse import parse
 from rl.report import page
 from rl.run import digests as origin
 from rl.run import folder as claim
@@ -65,7 +65,7 @@ def results(run: Path) -> dict[str, object]:
 def whole(tmp_path_factory) -> Path:
     """An uninterrupted run, whose every epoch changes the weights."""
     run = tmp_path_factory.mktemp("whole") / "run"
-    train.main(fields.parse([*SMALL, f"out={run}"]))
+    train.main(parse([*SMALL, f"out={run}"]))
     assert [r["grad_norm"] > 0 for r in metrics_of(run) if "grad_norm" in r] == [True] * 3
     return run
 
@@ -92,7 +92,7 @@ def test_repeating_the_command_goes_on_with_a_killed_run(moment, whole, tmp_path
             save_epoch_0(run)
         if moment == "first evaluation":
             (run / "metrics.jsonl").write_text(lines[0] + lines[1][:20])
-    train.main(fields.parse([*SMALL, f"out={run}"]))
+    train.main(parse([*SMALL, f"out={run}"]))
     assert ("a run with these settings has not finished; it goes on" in capsys.readouterr().out) == (
         moment != "config.json"
     )
@@ -109,7 +109,7 @@ def save_epoch_0(run: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(train, "evaluate_and_log", stop)
-        train.main(fields.parse([*SMALL, f"out={other}"]))
+        train.main(parse([*SMALL, f"out={other}"]))
     shutil.move(other / "checkpoint-0", run / "checkpoint-0")
 
 
@@ -128,7 +128,7 @@ def test_a_finished_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(na
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    train.main(fields.parse([*SMALL, f"out={run}"]))
+    train.main(parse([*SMALL, f"out={run}"]))
     assert "has not finished; it goes on" in capsys.readouterr().out
     assert results(run) == results(whole)
 
@@ -164,7 +164,7 @@ def test_hostile_file_of_a_run_is_one_line(name, hole, tmp_path):
 def test_an_empty_or_broken_config_without_results_begins_again(content, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(content)
-    cfg = fields.parse([*SMALL, f"out={tmp_path}/run"])
+    cfg = parse([*SMALL, f"out={tmp_path}/run"])
     with claim.claim(cfg) as (claimed, folder):
         assert claimed == cfg and folder == tmp_path / "run"
     (tmp_path / "run" / "metrics.jsonl").write_text("{}\n")
@@ -176,7 +176,7 @@ def test_an_empty_or_broken_config_without_results_begins_again(content, tmp_pat
 def test_a_config_that_is_not_a_runs_is_not_replaced(content, tmp_path):
     """Such as that of the model, whose folder was given as out=."""
     (tmp_path / "config.json").write_text(content)
-    cfg, line = fields.parse([*SMALL, f"out={tmp_path}"]), r"out=[^\n]+ is not a run's; choose another out=$"
+    cfg, line = parse([*SMALL, f"out={tmp_path}"]), r"out=[^\n]+ is not a run's; choose another out=$"
     with pytest.raises(FileExistsError, match=line), claim.claim(cfg):
         pass
     assert (tmp_path / "config.json").read_text() == content and [*tmp_path.iterdir()] == [tmp_path / "config.json"]
@@ -195,7 +195,7 @@ def test_second_process_is_refused_and_named(tmp_path):
         first.kill()
         first.communicate()
     assert (run / ".lock").exists(), "the killed process leaves its lock"
-    with claim.claim(fields.parse([f"resume={run}"])):
+    with claim.claim(parse([f"resume={run}"])):
         pass
     assert not (run / ".lock").exists()
 
@@ -283,7 +283,7 @@ def test_an_update_stops_between_its_steps(tmp_path, monkeypatch):
     monkeypatch.setitem(train.update.__globals__, "optimizer_step", step)
     words = [*SMALL, "batch_size=4", "eval_episodes=0", f"out={tmp_path}/run"]
     with signals.handled(), pytest.raises(signals.Interrupted):
-        train.main(fields.parse(words))
+        train.main(parse(words))
     assert len(taken) == 1 and [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-0"]
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
@@ -299,10 +299,10 @@ def test_a_signal_between_saves_saves_the_last_epoch(whole, tmp_path, monkeypatc
 
     monkeypatch.setattr(train, "collect", collect)
     with signals.handled(), pytest.raises(signals.Interrupted):
-        train.main(fields.parse([*SMALL, "save_every=3", f"out={run}"]))
+        train.main(parse([*SMALL, "save_every=3", f"out={run}"]))
     assert checkpoints(run)[-1].name == "checkpoint-2"
     monkeypatch.undo()
-    train.main(fields.parse([f"resume={run}"]))
+    train.main(parse([f"resume={run}"]))
     assert results(run) == results(whole)
 
 
@@ -359,7 +359,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(whole, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert code == 1 and "cannot be written" in err and len(err.splitlines()) == 1, err
-    train.main(fields.parse([*SMALL, f"out={run}"]))
+    train.main(parse([*SMALL, f"out={run}"]))
     assert results(run) == results(whole)
 
 
@@ -420,7 +420,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
 def test_places_where_no_folder_can_be_are_one_line(name, message, tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(OSError, match=message) as caught, claim.claim(fields.parse([f"out={tmp_path}/{name}"])):
+    with pytest.raises(OSError, match=message) as caught, claim.claim(parse([f"out={tmp_path}/{name}"])):
         pass
     assert caught.value.errno is None
 
@@ -432,7 +432,7 @@ def test_a_link_out_of_the_folder_is_not_written_through(name, tmp_path):
     run.mkdir()
     precious.write_text("precious")
     (run / name).symlink_to(precious)
-    with pytest.raises(OSError, match=f"{name} is a symbolic link"), claim.claim(fields.parse([*SMALL, f"out={run}"])):
+    with pytest.raises(OSError, match=f"{name} is a symbolic link"), claim.claim(parse([*SMALL, f"out={run}"])):
         pass
     assert precious.read_text() == "precious"
 
@@ -466,7 +466,7 @@ def test_whatever_is_in_the_place_of_what_is_written_is_replaced(kind, tmp_path)
 def test_a_pipe_in_the_folder_is_refused(name, tmp_path):
     """Opening it would wait for ever."""
     os.mkfifo(tmp_path / name)
-    cfg = fields.parse([*SMALL, f"out={tmp_path}"])
+    cfg = parse([*SMALL, f"out={tmp_path}"])
     with pytest.raises(OSError, match=f"{name} is neither a file nor a folder"), claim.claim(cfg):
         pass
 
@@ -496,7 +496,7 @@ def test_weights_that_changed_are_refused(whole, tmp_path):
     saved = json.loads(path.read_text())
     path.write_text(json.dumps({**saved, "weights": "0" * 64}))
     with pytest.raises(ValueError, match="model=tiny has changed since the run began"):
-        train.main(fields.parse([f"resume={run}", "epochs=4"]))
+        train.main(parse([f"resume={run}", "epochs=4"]))
 
 
 @pytest.mark.parametrize("words", [["algo=sft", "data"], ["env=planner", "planner.data"]])
@@ -505,7 +505,7 @@ def test_rows_that_changed_are_refused(words, tmp_path):
     rows = [json.dumps({"question": f"What is {n} + 1?", "answer": f"It is {n + 1}.\n#### {n + 1}"}) for n in range(40)]
     for name in ("rows", "others"):
         (tmp_path / name).write_text("\n".join(rows))
-    cfg, other = (fields.parse([first, f"{key}={tmp_path / name}"]) for name in ("rows", "others"))
+    cfg, other = (parse([first, f"{key}={tmp_path / name}"]) for name in ("rows", "others"))
     origin.write(cfg, tmp_path)
     origin.check(cfg, tmp_path)
     (tmp_path / "rows").write_text("\n".join(rows).replace("What", "what"))
@@ -519,7 +519,7 @@ def test_a_folder_of_tasks_that_changed_is_refused(tmp_path, monkeypatch):
     tasks, run = tmp_path / "tasks", tmp_path / "run"
     run.mkdir(), (tasks / "deep").mkdir(parents=True)
     (tasks / "deep" / "users.json").write_text("{}")
-    cfg = fields.parse(["env=sat:1,tau_retail:2", f"tau_retail.data={tasks}"])
+    cfg = parse(["env=sat:1,tau_retail:2", f"tau_retail.data={tasks}"])
     origin.write(cfg, run)
     origin.check(cfg, run)
     (tasks / "deep" / "users.json").write_text("[]")
@@ -530,10 +530,10 @@ def test_a_folder_of_tasks_that_changed_is_refused(tmp_path, monkeypatch):
 def test_a_reference_that_changed_is_refused(whole, tmp_path):
     shutil.copy(whole / "origin.json", tmp_path)
     shutil.copytree(whole / "epoch_1", tmp_path / "reference")
-    origin.check(fields.parse([]), tmp_path)
+    origin.check(parse([]), tmp_path)
     flip(tmp_path / "reference" / "adapter_model.safetensors")
     with pytest.raises(ValueError, match=r"reference/adapter_model\.safetensors: damaged"):
-        origin.check(fields.parse([]), tmp_path)
+        origin.check(parse([]), tmp_path)
 
 
 def test_changed_code_is_named(whole, tmp_path, capsys):
@@ -543,7 +543,7 @@ def test_changed_code_is_named(whole, tmp_path, capsys):
     saved["code"]["rl/ppo.py"] = "0"
     del saved["code"]["rl/grpo.py"]
     (run / "origin.json").write_text(json.dumps({**saved, "torch": "1.0"}))
-    origin.check(fields.parse([]), run)
+    origin.check(parse([]), run)
     out = capsys.readouterr().out
     assert "code has changed since the run began: rl/grpo.py, rl/ppo.py\n" in out and "was 1.0 when" in out
 
@@ -658,8 +658,8 @@ REPEATED = [["algo=grpo", "grpo.kl_coef=0.1"], ["algo=ppo", "ppo.bootstrap=true"
 def test_saved_episodes_repeat_the_runs_own_updates(words, tmp_path, capsys):
     run, again = tmp_path / "run", tmp_path / "again"
     keys = [*SMALL, *words, "epochs=2", "eval_episodes=0"]
-    train.main(fields.parse([*keys, f"out={run}"]))
-    train.main(fields.parse([*keys, f"out={again}", f"rollouts={run}/episodes.jsonl"]))
+    train.main(parse([*keys, f"out={run}"]))
+    train.main(parse([*keys, f"out={again}", f"rollouts={run}/episodes.jsonl"]))
     assert "other weights" not in capsys.readouterr().out and not (again / "episodes.jsonl").exists()
     (again / "episodes.jsonl").symlink_to(run / "episodes.jsonl")
     assert results(again) == results(run)
@@ -667,7 +667,7 @@ def test_saved_episodes_repeat_the_runs_own_updates(words, tmp_path, capsys):
 
 def test_saved_episodes_of_other_weights_have_no_sampler_gap(whole, tmp_path, capsys):
     words = [*SMALL, "epochs=2", "eval_episodes=0", "lr=0.1", f"rollouts={whole}/episodes.jsonl"]
-    train.main(fields.parse([*words, f"out={tmp_path}/run"]))
+    train.main(parse([*words, f"out={tmp_path}/run"]))
     assert "epoch 2: other weights sampled these episodes" in capsys.readouterr().out
     metrics = metrics_of(tmp_path / "run")
     assert [record["sampler_gap"] for record in metrics] == [0.0, None]

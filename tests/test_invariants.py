@@ -21,6 +21,8 @@ from models.logprob import token_logprobs
 from models.weights import TINY
 from rl.batch import forward, make_batch
 from rl.config import fields as config
+from rl.config.parse import parse
+from rl.config.refusals import RECIPES
 from rl.records import Episode
 from rl.rollout import rollout
 from rl.run import health, watch
@@ -146,7 +148,7 @@ def test_a_batch_has_no_failed_episode():
 
 
 def test_sampler_hash_is_that_of_the_active_adapter():
-    cfg = config.parse(["lora.r=2"])
+    cfg = parse(["lora.r=2"])
     model = random_model()
     lora.inject(model, r=2, name="reference")
     lora.inject(model, r=2)
@@ -214,7 +216,7 @@ def test_16_bits_round_by_less_than_half_of_the_bound(tiny):
     """Sampling and training may each be that far from float32, where their kernels differ."""
     rounded, exact = load_model("tiny", torch.bfloat16), load_model("tiny")
     exact.load_state_dict({name: p.float() for name, p in rounded.state_dict().items()})
-    cfg = config.parse(["textcraft.max_turns=2", "max_new_tokens=24"])
+    cfg = parse(["textcraft.max_turns=2", "max_new_tokens=24"])
     played = rollout(rounded, tiny[1], make_tasks(cfg, 0, 16, 1, "train", 0), cfg, 1.5, tqdm(disable=True))
     with torch.no_grad():
         first_N, second_N = (forward(make_batch(played), model, 1.5).logprobs_N for model in (rounded, exact))
@@ -336,7 +338,7 @@ class Epoch:
     """The calls of an epoch of a healthy run: two groups of two episodes, whose optimizer steps the test makes up."""
 
     def __init__(self, folder: Path, *words: str):
-        self.cfg, self.folder = config.parse([*WORDS, *words]), folder
+        self.cfg, self.folder = parse([*WORDS, *words]), folder
         model, self.tokenizer = adapted_tiny()
         self.state = TrainState(model, None, make_optimizer(model, None, self.cfg))
         with torch.no_grad():
@@ -446,29 +448,29 @@ def test_a_resumed_run_knows_the_tasks_of_earlier_epochs(tmp_path):
 
 WORLDS = [name for name in envs.NAMES if name not in envs.WITHOUT_TASKS]
 HEALTHY = [f"algo={algo} env={env}" for env in WORLDS for algo in config.ALGORITHMS]
-HEALTHY += [f"recipe={path.stem}" for path in sorted(config.RECIPES.glob("*.toml")) if path.stem != "embedded"]
+HEALTHY += [f"recipe={path.stem}" for path in sorted(RECIPES.glob("*.toml")) if path.stem != "embedded"]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("words", HEALTHY)
 def test_a_healthy_run_is_not_ended(words, tmp_path):
     cut = ["epochs=2", "episodes=16", "batch_size=16", "eval_episodes=0", "threads=1", "strict=true"]
-    train.main(config.parse([*words.split(), *cut, f"out={tmp_path}/run"]))
+    train.main(parse([*words.split(), *cut, f"out={tmp_path}/run"]))
     assert [record["warnings"] for record in epoch_records(tmp_path / "run")] == [[], []]
 
 
 def test_a_finding_warns_once_while_it_lasts_or_ends_a_strict_run(tmp_path, monkeypatch, capsys):
     """Every check of `ratio` finds something; strict=true is the embedded model's default."""
     monkeypatch.setattr(health, "ratio", lambda records: "planted" if len(records) < 3 else None)
-    assert config.parse(SMALL).strict
+    assert parse(SMALL).strict
     with pytest.raises(watch.Nonsense, match=r"epoch 1: planted \(strict=false warns and goes on\)") as caught:
-        train.main(config.parse([*SMALL, f"out={tmp_path}/strict"]))
+        train.main(parse([*SMALL, f"out={tmp_path}/strict"]))
     assert caught.value.name == "ratio"
     assert not (tmp_path / "strict" / "checkpoint-1").exists(), "nothing of the epoch is saved"
     code, _, err = run_program("train.py", f"resume={tmp_path}/strict")
     assert code == 1 and err == "train.py: epoch 1: planted (strict=false warns and goes on)\n"
     capsys.readouterr()
-    train.main(config.parse([f"resume={tmp_path}/strict", "strict=false", "epochs=3"]))
+    train.main(parse([f"resume={tmp_path}/strict", "strict=false", "epochs=3"]))
     assert capsys.readouterr().out.count("warning: epoch 1: planted") == 1
     records = epoch_records(tmp_path / "strict")
     assert [record["warnings"] for record in records] == [["ratio"], ["ratio"], []]
@@ -488,17 +490,17 @@ def test_steps_without_a_finite_gradient_end_in_a_dump_that_repeats_the_update(t
     monkeypatch.setattr(grpo, "loss", broken)
     run, words = tmp_path / "run", [*SMALL, "epochs=5", "save_every=9"]
     with pytest.raises(FloatingPointError) as caught:
-        train.main(config.parse([*words, f"out={run}"]))
+        train.main(parse([*words, f"out={run}"]))
     [note] = caught.value.__notes__
     copied, command = note.removesuffix(" repeats the update").split("; python train.py ")
     assert copied == f"cp -r {run} {run}-again" and str(run / "nonfinite-3.jsonl") in command
     shutil.copytree(run, f"{run}-again")
     with pytest.raises(FloatingPointError, match="epoch 3"):
-        train.main(config.parse(command.split()))
+        train.main(parse(command.split()))
     monkeypatch.setattr(grpo, "loss", right)
     shutil.rmtree(f"{run}-again")
     shutil.copytree(run, f"{run}-again")
-    train.main(config.parse(command.split()))
+    train.main(parse(command.split()))
     again, first = epoch_records(Path(f"{run}-again")), epoch_records(run)
     assert [record["loss"] for record in again[:2]] == [record["loss"] for record in first], "the same updates"
     assert again[2]["skipped_steps"] == 0
@@ -510,7 +512,7 @@ def test_five_steps_in_a_row_without_a_finite_gradient_end_an_epoch(tmp_path, mo
         FloatingPointError, match="epoch 1, step 6: no gradient was finite, in 5 optimizer steps in a row"
     ):
         words = ["algo=reinforce", "episodes=12", "batch_size=2", "order=sequential", "max_turns=1", "max_new_tokens=4"]
-        train.main(config.parse([*SMALL, *words, f"out={tmp_path}/run"]))
+        train.main(parse([*SMALL, *words, f"out={tmp_path}/run"]))
 
 
 def with_nan(score):

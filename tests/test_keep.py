@@ -8,7 +8,7 @@ from conftest import metrics_of, run_program
 from test_checkpoint import make_state
 
 import train
-from rl.config import fields
+from rl.config.parse import parse
 from rl.run import retention
 from rl.run.checkpoint import save_checkpoint
 from rl.run.files import append, checkpoints
@@ -88,16 +88,16 @@ def test_run_stops_early_and_goes_on_without_patience(tmp_path, capsys):
     """Replies of four tokens solve nothing, so no evaluation is better than the first."""
     run = tmp_path / "run"
     words = [*SMALL, "epochs=5", "patience=2", "eval_every=1", "eval_episodes=2", "strict=false", f"out={run}"]
-    train.main(fields.parse(words))
+    train.main(parse(words))
     assert [r["epoch"] for r in metrics_of(run) if "loss" in r] == [1, 2]
     said = capsys.readouterr().out
     assert "stopped early: 2 evaluations were no better (patience=0 goes on)" in said
     assert "the best epoch by success is epoch_1, 0.0%" in said
     with pytest.raises(FileExistsError, match=f"has finished; resume={run} patience=0 goes on with it"):
-        train.main(fields.parse(words))
-    train.main(fields.parse([f"resume={run}"]))
+        train.main(parse(words))
+    train.main(parse([f"resume={run}"]))
     assert "nothing is left to do" in capsys.readouterr().out
-    train.main(fields.parse([f"resume={run}", "patience=0", "epochs=3"]))
+    train.main(parse([f"resume={run}", "patience=0", "epochs=3"]))
     assert [r["epoch"] for r in metrics_of(run) if "loss" in r] == [1, 2, 3]
 
 
@@ -117,7 +117,7 @@ def test_last_line_says_when_training_gained_nothing(tmp_path):
 
 def test_evaluated_epochs_are_saved(tmp_path):
     words = ["epochs=4", "save_every=9", "eval_every=2", "eval_episodes=1", "strict=false", f"out={tmp_path}/run"]
-    train.main(fields.parse([*SMALL, *words]))
+    train.main(parse([*SMALL, *words]))
     assert retention.epochs(tmp_path / "run") == [2, 4]
 
 
@@ -127,7 +127,7 @@ def test_resume_from_a_run_takes_its_best_epoch(tmp_path):
         (run / f"epoch_{epoch}").mkdir(parents=True)
         (run / f"epoch_{epoch}" / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8}')
     evaluated(run, {1: 0.5, 2: 0.4})
-    assert fields.parse([f"resume_from={run}"]).resume_from == f"{run}/epoch_1"
+    assert parse([f"resume_from={run}"]).resume_from == f"{run}/epoch_1"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from envs.http.wire import ServerFailed
 from envs.serve import __main__ as program
 from envs.serve import lab
 from envs.serve.access import BadRequest
-from rl.config import fields as config
+from rl.config.parse import parse
 
 JUNK = [text for text in HOSTILE if len(text) < 1000]
 EMPTY = {"chat_history": {"value": []}, "finish_reason": None, "task_output": None}
@@ -689,7 +689,7 @@ def trained(folder, *words) -> tuple[dict, list[dict]]:
         "threads=1",
         "max_new_tokens=12",
     ]
-    train.main(config.parse([*small, f"out={folder}", *words]))
+    train.main(parse([*small, f"out={folder}", *words]))
     read = [[json.loads(line) for line in (folder / name).read_text().splitlines()] for name in FILES]
     return read[0][0], read[1]
 

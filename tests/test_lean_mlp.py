@@ -15,7 +15,7 @@ from models.cpu import block
 from models.hooks import hooks, nothing_faster
 from models.sizes import sizes_of
 from rl import peaks
-from rl.config import fields
+from rl.config.parse import parse
 
 INNER = 128  # a multiple of models/elementwise.py's VECTORS, so that nothing is padded
 
@@ -44,7 +44,7 @@ def test_an_mlp_computed_again_changes_no_bit_of_a_gradient(dtype, act, kind, ch
 
 def kept(words: list[str], family: str, layers: int, N: int) -> int:
     """Return the bytes that a forward of N tokens leaves for the backward."""
-    cfg = fields.parse(["device=cpu", *words])
+    cfg = parse(["device=cpu", *words])
     model = random_model(family, dtype=getattr(torch, cfg.dtype), num_hidden_layers=layers, intermediate_size=INNER)
     if cfg.lora.r:
         lora.inject(model, r=cfg.lora.r)
@@ -69,7 +69,7 @@ def test_a_layer_keeps_the_planned_bytes_on_a_cpu(family, words):
     found = [kept(words, family, layers, N) for layers, N in ((2, 128), (3, 128), (2, 256), (3, 256))]
     of_a_token = (found[3] - found[2] - (found[1] - found[0])) / 128
     sizes = sizes_of(random_model(family, intermediate_size=INNER).config)
-    assert of_a_token == peaks.kept(sizes, fields.parse(["device=cpu", *words]))
+    assert of_a_token == peaks.kept(sizes, parse(["device=cpu", *words]))
 
 
 @pytest.mark.parametrize(("dtype", "norms", "others"), [("bfloat16", 12, 2), ("float32", 16, 4)])
@@ -78,4 +78,4 @@ def test_a_layer_keeps_less_than_two_thirds_of_the_plain_code(dtype, norms, othe
     as in the dtype of the weights if that is another, and its output."""
     sizes = sizes_of(parse_config(SHAPES["0.5b"]))
     plain = norms * sizes.D + others * (4 * sizes.Q + 3 * sizes.K + 4 * sizes.I)
-    assert peaks.kept(sizes, fields.parse(["device=cpu", f"dtype={dtype}", "lora.r=16"])) < plain * 2 / 3
+    assert peaks.kept(sizes, parse(["device=cpu", f"dtype={dtype}", "lora.r=16"])) < plain * 2 / 3

@@ -11,7 +11,7 @@ import lora
 import train
 from models.engine import Engine
 from rl import grpo
-from rl.config import fields
+from rl.config.parse import parse
 from rl.ppo import Critic
 from rl.records import Episode, Turn
 from rl.run.state import TrainState
@@ -25,7 +25,7 @@ def make_state(algo: str, **keys):
     """Return a random model with a LoRA adapter, and the configuration of a short run."""
     torch.manual_seed(0)
     words = dict(algo=algo, lr=1e-2, batch_size=16, episodes=32, epochs=16) | keys
-    cfg = fields.parse([f"{key}={value}" for key, value in words.items()])
+    cfg = parse([f"{key}={value}" for key, value in words.items()])
     model = random_model("qwen3").requires_grad_(False)
     lora.inject(model, r=8, alpha=16)
     critic = Critic(48, 16) if algo == "ppo" else None

@@ -15,8 +15,8 @@ from models.cache import KVCache
 from models.weights import TINY
 from rl import update
 from rl.batch import make_batch
-from rl.config import fields
 from rl.config.fields import algorithm_module
+from rl.config.parse import parse
 from rl.run import out_of_memory
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
@@ -107,7 +107,7 @@ def test_advice_knows_how_a_checkpoint_is_stored(tmp_path):
         (tmp_path / name).mkdir()
         text = json.dumps(raw | ({"quantization_config": more} if more else {}))
         (tmp_path / name / "config.json").write_text(text)
-        cfg = fields.parse(["algo=ppo", f"model={tmp_path / name}"])
+        cfg = parse(["algo=ppo", f"model={tmp_path / name}"])
         assert ("quant=nf4" in out_of_memory.advice(cfg, "load")) == (name == "dense")
         assert "quant=nf4" not in out_of_memory.advice(replace(cfg, quant="nf4"), "load")
 

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from conftest import run_program
 import train
 from envs import __main__ as envs_program
 from rl import pipeline
-from rl.config import fields
 from rl.config.arguments import split
+from rl.config.parse import parse
 from rl.judge import adapter_settings
 
 SHORT = ["threads=1", "ranks=1"]
@@ -49,7 +48,7 @@ def test_stages_are_commands_that_their_programs_take(commands, tmp_path):
     keys, sat, *_ = envs_program.parse(demos[2:])
     assert keys.demos == 30 and sat.difficulty == "1"
     for command, algo in ((sft, "sft"), (rl, "ppo")):
-        cfg = fields.parse(command[1:])
+        cfg = parse(command[1:])
         assert command[0] == str(pipeline.ROOT / "train.py") and (cfg.algo, cfg.quick, cfg.lora.r) == (algo, True, 8)
     assert word(evaluate, "adapter") == "base"
     assert set(word(evaluate, "env").split(",")) == {
@@ -161,7 +160,7 @@ def test_guide_runs_that_differ_are_evaluated_as_rl_played(tmp_path):
         epoch = whole.folder(stage) / "epoch_1"
         epoch.mkdir(parents=True)
         (epoch / "adapter_config.json").write_text("{}")
-        (epoch / "training_config.json").write_text(json.dumps(asdict(whole.settings(stage))))
+        (epoch / "training_config.json").write_text(json.dumps(whole.settings(stage).as_dict()))
         (epoch.parent / "metrics.jsonl").write_text('{"epoch": 1, "eval_loss": 1.0}\n')
     adapters = list(whole.policies().values())[1:]
     found = split(adapter_settings.with_settings(whole.evaluate_command()[1:], adapters))
@@ -175,7 +174,7 @@ def test_a_finished_stage_is_skipped_unless_its_settings_differ(commands, tmp_pa
     (out / "demos.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     words = [*QUICK.split(), *SHORT]
     sft = ["recipe=affine_sft", "seed=0", f"data={out}/demos.jsonl", f"out={out}/sft", *words]
-    train.main(fields.parse(sft))
+    train.main(parse(sft))
     assert (out / "sft" / "epoch_1" / "adapter_config.json").is_file(), "the embedded model has an adapter too"
     pipeline.main([f"out={out}", "stages=demos,sft,rl", *words])
     assert [word(command, "algo") or word(command, "recipe") for command in commands] == ["affine_ppo"]

@@ -24,7 +24,8 @@ from models.sizes import sizes_of
 from models.weights import resolve
 from rl import peaks, plan
 from rl.base_model import Base
-from rl.config import fields
+from rl.config import parse as settings
+from rl.config.parse import parse
 from rl.merging.certificate import Probes
 from rl.peaks import MOST_TOKENS, PROMPTS
 from rl.ranks.shard import most_copies
@@ -109,7 +110,7 @@ def test_the_planned_peak_of_a_merge_is_the_measured_one(shape, max_len, monkeyp
     with LiveStorage() as live:
         merge.write(merge.Keys(out=str(tmp_path / "merged"), adapter=str(tmp_path / "adapter"), force=True))
     sizes = sizes_of(read_config(base))
-    cfg = peaks.settled(sizes, fields.parse(["algo=ppo", "device=cpu", "lora.r=16", f"max_len={max_len}", *PLAIN]))
+    cfg = peaks.settled(sizes, parse(["algo=ppo", "device=cpu", "lora.r=16", f"max_len={max_len}", *PLAIN]))
     assert 0.95 < peaks.phases(sizes, cfg)["merge"] / live.peak < 1.05
 
 
@@ -157,7 +158,7 @@ def test_a_missing_library_is_planned_as_a_run_takes_it(there, monkeypatch):
     for kind in ("onednn", "mkl"):
         assert memory.settings("tiny", [*TINY, f"products={kind}"]).products == (kind if kind == there else "plain")
     sizes = sizes_of(read_config(resolve("tiny")))
-    cfg = fields.parse(["algo=ppo", "device=cpu", *TINY])
+    cfg = parse(["algo=ppo", "device=cpu", *TINY])
     assert most_copies(sizes, cfg).copies == peaks.footprint(sizes, replace(cfg, products=there)).copies > 0
     cpu_memory._best_library.cache_clear()
 
@@ -197,7 +198,7 @@ def test_settings_are_found_wherever_the_most_frugal_fit(shape, quant):
             f"rollout_batch_size={rows}",
             f"quant={quant}",
         ]
-        cfg = replace(fields.parse([*words, *PLAIN]), device=device, dtype="bfloat16")
+        cfg = replace(parse([*words, *PLAIN]), device=device, dtype="bfloat16")
         for share in (1.0, 1.001, 1.02, 1.2, 2.0):
             least = max(plan.on_device(peaks.phases(sizes, plan.frugal(sizes, cfg))).values())
             limit = int(least * share)
@@ -273,7 +274,7 @@ def test_each_setting_changes_its_phase(more, less, phase, folder):
     def need(word: str) -> int:
         key = word.split("=")[0]
         given = dict(w.split("=", 1) for w in [*words, word] if w.split("=")[0] != key or w == word)
-        return peaks.phases(sizes, fields.resolve(given))[phase]
+        return peaks.phases(sizes, settings.resolve(given))[phase]
 
     assert need(more) > need(less)
 
@@ -284,7 +285,7 @@ def test_plan_counts_no_more_rows_than_episodes():
 
     def planned(rows: int, evaluated: int) -> int:
         words = [f"rollout_batch_size={rows}", "episodes=32", "batch_size=32", f"eval_episodes={evaluated}", *PLAIN]
-        cfg = replace(fields.parse(["algo=grpo", *words]), device="cuda", dtype="bfloat16")
+        cfg = replace(parse(["algo=grpo", *words]), device="cuda", dtype="bfloat16")
         return peaks.phases(sizes, cfg)["rollout"]
 
     assert planned(64, 8) == planned(32, 8) == planned(32, 64) < planned(64, 64)
@@ -302,6 +303,6 @@ def test_the_frozen_bases_cache_has_all_rows():
         "eval_episodes=0",
         *PLAIN,
     ]
-    cfg = replace(fields.parse([*words, "rollout_batch_size=64"]), device="cuda", dtype="bfloat16")
+    cfg = replace(parse([*words, "rollout_batch_size=64"]), device="cuda", dtype="bfloat16")
     more = peaks.phases(sizes, cfg)["rollout"] - peaks.phases(sizes, replace(cfg, rollout_batch_size=16))["rollout"]
     assert more == 3 * peaks.cache(sizes, replace(cfg, rollout_batch_size=16))

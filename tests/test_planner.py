@@ -25,7 +25,7 @@ from envs.planner.word_problems import ANSWER, LEVELS, of_row
 from envs.requests import Result
 from models import load_model, load_tokenizer
 from rl.batch import forward, make_batch
-from rl.config import fields
+from rl.config.parse import parse
 from rl.data import demonstrations
 from rl.rollout import rollout
 from rl.tasks import make_tasks
@@ -504,8 +504,9 @@ def tiny():
 
 
 def run_config(*words: str, **options):
-    cfg = fields.parse(["env=planner", "max_len=768", "max_new_tokens=8", *words])
-    return replace(cfg, planner=Config(worker="model", worker_tokens=4, difficulty="1", **options))
+    cfg = parse(["env=planner", "max_len=768", "max_new_tokens=8", *words])
+    planner = Config(worker="model", worker_tokens=4, difficulty="1", **options)
+    return replace(cfg, environments={"planner": planner})
 
 
 @pytest.fixture
@@ -532,7 +533,8 @@ def test_demonstrations_have_a_model_or_need_none(tiny, registered):
     cfg = run_config("rollout_batch_size=8")
     tasks = make_tasks(cfg, 0, 2, 1, "train", 0)
     asked = demonstrations(tiny[1], tasks, cfg, SILENT, tiny[0])
-    cfg = replace(cfg, planner=replace(cfg.planner, worker="rules", prompt="short"))
+    rules = replace(cfg.environments["planner"], worker="rules", prompt="short")
+    cfg = replace(cfg, environments={"planner": rules})
     alone = demonstrations(tiny[1], tasks, cfg, SILENT)
     assert all(e.terminated for e in asked) and all(e.success for e in alone)
     assert max(len(e.ids_T) for e in alone) < 150
@@ -540,7 +542,7 @@ def test_demonstrations_have_a_model_or_need_none(tiny, registered):
 
 def test_baseline_uses_the_problems_that_grpo_draws():
     def seeds(recipe: str) -> list[int]:
-        cfg = fields.parse([f"recipe={recipe}", "model=other/model"])
+        cfg = parse([f"recipe={recipe}", "model=other/model"])
         groups = cfg.epochs * cfg.episodes // (cfg.grpo.group_size if cfg.algo == "grpo" else 1)
         tasks = make_tasks(cfg, 0, groups, 1, "train", cfg.seed, cfg.order, cfg.max_samples)
         return [task.seed for task in tasks]

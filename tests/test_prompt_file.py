@@ -10,7 +10,7 @@ from test_http import remote
 
 import envs
 from envs.prompt_file import MOST_BYTES, text_of
-from rl.config import fields
+from rl.config.parse import parse
 from rl.run.digests import task_files
 
 PLACES = {  # of the environments with one message: the file's text
@@ -79,7 +79,7 @@ def test_what_is_no_file_is_refused_at_once(make, tmp_path):
 def test_a_resumed_run_compares_the_file(tmp_path):
     path = tmp_path / "prompt.txt"
     path.write_text("Craft it.")
-    cfg = fields.parse(["env=textcraft", f"textcraft.prompt={path}"])
+    cfg = parse(["env=textcraft", f"textcraft.prompt={path}"])
     before = task_files(cfg)
     path.write_text("Craft it now.")
     assert [*before] == [f"textcraft.prompt={path}"] and task_files(cfg) != before

@@ -23,7 +23,7 @@ from envs.answers import final_number
 from envs.common import SPLITS, split_of
 from eval import Keys
 from models import load_model
-from rl.config import fields
+from rl.config.parse import parse
 from rl.judge.adapter_settings import with_every_task
 from rl.run import digests
 
@@ -92,7 +92,7 @@ def test_seeds_play_each_question_of_a_split_once_in_order(tmp_path):
 
 def test_eval_plays_each_held_out_question(tmp_path):
     path = write(tmp_path / "rows.jsonl", SUMS)
-    cfg = fields.parse(["env=qa", f"qa.data={path}", "qa.match=number"], "eval.py")
+    cfg = parse(["env=qa", f"qa.data={path}", "qa.match=number"], "eval.py")
     counted, keys = with_every_task(cfg, Keys(n=0, split="val"))
     count = sum(split_of(f"qa:{row['question']}") == "val" for row in SUMS)
     assert keys.n == count > 0 and counted.order == "sequential"
@@ -395,7 +395,7 @@ def test_a_game_shows_question_and_answer(tmp_path):
 
 def test_a_changed_scorer_is_not_resumed(own, tmp_path):
     env = own("def score(reply, row):\n    return 1")
-    cfg = fields.parse(["env=qa", f"qa.data={env.config.data}", f"qa.match={env.config.match}"])
+    cfg = parse(["env=qa", f"qa.data={env.config.data}", f"qa.match={env.config.match}"])
     digests.write(cfg, tmp_path)
     digests.check(cfg, tmp_path)
     (tmp_path / "scorer.py").write_text("def score(reply, row):\n    return 0")
@@ -419,7 +419,7 @@ def test_a_run_plays_the_questions(algo, own, tmp_path):
     env = own(FAILING)
     match = env.config.match if "grpo" in algo else "number"
     words = [*f"algo={algo} {SMALL} env=qa qa.data={env.config.data} qa.match={match}".split(), f"out={tmp_path}/run"]
-    train.main(fields.parse(words))
+    train.main(parse(words))
     [epoch] = [record for record in metrics_of(tmp_path / "run") if "loss" in record]
     assert math.isfinite(epoch["loss"]) and (0 < epoch["left_out"] < 16 if "grpo" in algo else not epoch["left_out"])
 

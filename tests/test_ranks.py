@@ -25,7 +25,7 @@ import train
 from benchmarks.live import LiveStorage
 from rl import ranks
 from rl.config.arguments import ArgumentError
-from rl.config.fields import parse
+from rl.config.parse import parse
 from rl.ranks import gradients, heartbeat, pace, playing
 from rl.ranks import launch as start
 from rl.run.phases import phase

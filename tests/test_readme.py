@@ -78,13 +78,13 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     from envs.serve import __main__ as serve
     from eval import Keys
     from rl import pipeline
-    from rl.config import fields
     from rl.config.arguments import keys_of
+    from rl.config.parse import parse
     from rl.serve import __main__ as rl_serve
 
     text = re.sub(r"```python.*?```", "", (ROOT / page).read_text(), flags=re.S)
     with pytest.raises(SystemExit):
-        fields.parse(["--help"], "train.py", Keys)
+        parse(["--help", "all"], "train.py", Keys)
     known = set(re.findall(r"^  ([\w.]+)=", capsys.readouterr().out, re.M))
     known |= {
         *keys_of(envs_program.Keys),

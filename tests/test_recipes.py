@@ -19,8 +19,7 @@ from models.config import parse_config
 from models.decoder import CausalLM
 from models.sizes import sizes_of
 from rl import peaks, plan
-from rl.config import fields
-from rl.config.fields import describe_sources
+from rl.config.parse import describe_sources, parse, resolve
 from rl.config.refusals import recipe_names
 from rl.tasks import make_env, mixture
 
@@ -50,7 +49,7 @@ THINKING = ("Qwen/Qwen3-4B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
 
 def at_real_size(recipe: str):
     """Return the settings of a recipe with its guide's model and device; plan= lets a CPU name the device."""
-    return fields.resolve({"recipe": recipe, "guide": "true", "plan": "true"})
+    return resolve({"recipe": recipe, "guide": "true", "plan": "true"})
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +84,7 @@ def test_all_turns_fit_into_max_len(recipe, tokenizer):
     order, as long as the mean. os_interaction cuts outputs, to a token a character at worst."""
     cfg = at_real_size(recipe)
     for name in mixture(cfg.env):
-        options = getattr(cfg, name)
+        options = cfg.environments[name]
         prompt, observed = lengths(tokenizer, make_env(cfg, name), 6)
         longest = fmean(observed) if name == "tau_retail" else max(*observed, getattr(options, "max_output", 0))
         needed = prompt + getattr(options, "max_turns", 1) * (cfg.max_new_tokens + longest)
@@ -159,7 +158,7 @@ def test_recipes_have_their_guides_values(recipe, values):
 
 @pytest.mark.parametrize("recipe", [name for name in recipe_names() if name not in ("embedded", "quick")])
 def test_quick_shortens_every_recipe_of_the_embedded_model(recipe):
-    cfg, whole = (fields.parse([f"recipe={recipe}", *words]) for words in (["quick=true"], []))
+    cfg, whole = (parse([f"recipe={recipe}", *words]) for words in (["quick=true"], []))
     assert (cfg.model, cfg.max_steps) == ("tiny", 0)
     assert cfg.epochs * cfg.episodes <= 256 < whole.epochs * whole.episodes
     assert "recipe quick: epochs=4 episodes=64" in describe_sources(cfg)
@@ -177,7 +176,7 @@ def test_a_run_leaves_the_files_that_its_guide_lists(recipe, tmp_path):
     """Named substitutes are in docs/recipes.md."""
     words = ["epochs=1", "episodes=8", "batch_size=8", "eval_episodes=2", "threads=1", "ranks=1", "strict=false"]
     words += ["lora.r=16"] * (recipe == "planner_sft")  # whose embedded form trains every weight
-    train.main(fields.parse([f"recipe={recipe}", "quick=true", *words, f"out={tmp_path}/run"]))
+    train.main(parse([f"recipe={recipe}", "quick=true", *words, f"out={tmp_path}/run"]))
     files = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*")}
     own = {"config.json", "origin.json", "metrics.jsonl", "report.html", "report.jsonl"}
     own |= {f"epoch_1/{name}" for name in EPOCH} | {f"checkpoint-1/{name}" for name in CHECKPOINT}

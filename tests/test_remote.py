@@ -12,8 +12,8 @@ from envs import planner
 from envs.requests import Request
 from models import load_model, load_tokenizer
 from rl.base_model import Base
-from rl.config import fields
 from rl.config.arguments import ArgumentError
+from rl.config.parse import parse
 from rl.evaluate import evaluate, judged
 from rl.judge.results import make_eval_tasks
 from rl.remote import client, evaluation
@@ -71,7 +71,7 @@ class Impatient(threading.Event):
 def here():
     """Return the model, its tokenizer, and a server of them."""
     model, tokenizer = load_model("tiny").eval(), load_tokenizer("tiny")
-    Handler.base = Base(model, tokenizer, fields.parse(WORDS))
+    Handler.base = Base(model, tokenizer, parse(WORDS))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield model, tokenizer, client.Server(f"http://127.0.0.1:{server.server_port}/v1", left=Impatient())
@@ -87,7 +87,7 @@ def nothing_asked():
 @pytest.mark.parametrize("env", ["textcraft", "planner"])
 def test_remote_evaluation_equals_the_local_one(env, n, here):
     model, tokenizer, server = here
-    cfg = replace(fields.parse([*WORDS, f"env={env}", "planner.worker=model"]), model="base")
+    cfg = replace(parse([*WORDS, f"env={env}", "planner.worker=model"]), model="base")
     there = evaluation.play_all(server, "mine", cfg, 0.0, make_eval_tasks(cfg, "val", n, 1))
     won = {"successes": [episode.success for episode in there]}
     assert [judged(there, 0.0, "val") | won] == list(evaluate(model, tokenizer, cfg, (0.0,), "val", n))
@@ -108,7 +108,7 @@ def test_request_goes_to_the_base_with_its_own_limits(here):
 
 
 def first_task(env: str = "textcraft"):
-    cfg = fields.parse([*WORDS, f"env={env}", "planner.worker=model", "temperature=0.7"])
+    cfg = parse([*WORDS, f"env={env}", "planner.worker=model", "temperature=0.7"])
     return cfg, make_tasks(cfg, 0, 1, 1, "val", 0)[0]
 
 
@@ -222,7 +222,7 @@ def test_embeddings_that_a_server_lacks_end_the_evaluation(here):
 def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
     words = [*WORDS, f"server={here[2].url}", "model=base", "adapter=base,mine", "n=2", f"json={tmp_path / 'x.json'}"]
     words += ["textcraft.prompt=short", "textcraft.difficulty=1", "textcraft.max_turns=2"]
-    eval_program.main(*fields.parse(words, "eval.py", eval_program.Keys))
+    eval_program.main(*parse(words, "eval.py", eval_program.Keys))
     output = capsys.readouterr().out.splitlines()
     assert [line.split(" success")[0] for line in output if ": test " in line] == [
         *("base: test sampled", "base: test greedy ", "mine: test sampled", "mine: test greedy "),
@@ -230,11 +230,11 @@ def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
     assert sum("mine against base, " in line for line in output) == 2
     assert set(json.loads((tmp_path / "x.json").read_text())["results"]) == {"base", "mine"}
     with pytest.raises(ValueError, match="no model 'mnie'; it has base, mine"):
-        eval_program.main(*fields.parse([*words, "adapter=mnie"], "eval.py", eval_program.Keys))
+        eval_program.main(*parse([*words, "adapter=mnie"], "eval.py", eval_program.Keys))
     for url, said in (("localhost:8000", "is not a URL"), ("http://localhost:port/v1", "is not a URL")):
-        keys = fields.parse([f"server={url}"], "eval.py", eval_program.Keys)[1]
+        keys = parse([f"server={url}"], "eval.py", eval_program.Keys)[1]
         with pytest.raises(ArgumentError, match=said):
             eval_program.check(keys, [f"server={url}", "model=base"])
-    keys = fields.parse(["server=http://x/v1"], "eval.py", eval_program.Keys)[1]
+    keys = parse(["server=http://x/v1"], "eval.py", eval_program.Keys)[1]
     with pytest.raises(ArgumentError, match="needs model="):
         eval_program.check(keys, ["server=http://x/v1"])

@@ -21,8 +21,8 @@ import train
 from models import load_tokenizer
 from rl import stats
 from rl.batch import forward, make_batch
-from rl.config import fields
 from rl.config.arguments import ArgumentError
+from rl.config.parse import parse
 from rl.records import Episode
 from rl.report import episodes as look
 from rl.report import page, paired, runs
@@ -78,7 +78,7 @@ def near(back: float, nats: float) -> bool:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("report") / "run"
-    train.main(fields.parse([*SMALL.split(), f"out={folder}"]))
+    train.main(parse([*SMALL.split(), f"out={folder}"]))
     return folder
 
 
@@ -290,7 +290,7 @@ def test_run_killed_after_its_last_checkpoint_is_completed(evaluated, run, tmp_p
     lines = (folder / page.DATA).read_text().splitlines(keepends=True)
     (folder / page.DATA).write_text("".join(lines[:2]))
     for _ in range(2):  # a second time adds nothing
-        train.main(fields.parse([f"resume={folder}"]))
+        train.main(parse([f"resume={folder}"]))
         after = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [list(r) for r in after] == [list(r) for r in records]
         assert list(after[-1]["phases"]) == ["load", "trial", *["evaluate"] * (not evaluated)]

@@ -15,7 +15,7 @@ from models import load_model, load_tokenizer
 from models.engine import Engine
 from rl.base_model import Base, request_streams
 from rl.batch import forward, make_batch
-from rl.config import fields
+from rl.config.parse import parse
 from rl.data import demonstrations
 from rl.rollout import rollout
 from rl.tasks import make_tasks
@@ -69,7 +69,7 @@ def asks(monkeypatch):
 
 
 def play(tiny, rows=6, count=6):
-    cfg = fields.parse([f"rollout_batch_size={rows}", "textcraft.max_turns=2", "max_new_tokens=4"])
+    cfg = parse([f"rollout_batch_size={rows}", "textcraft.max_turns=2", "max_new_tokens=4"])
     return rollout(*tiny, make_tasks(cfg, 0, count // 2, 2, "train", 0), cfg, 1.0, SILENT)
 
 
@@ -125,7 +125,7 @@ def test_waiting_requests_are_answered_in_one_batch(tiny, asks, monkeypatch):
 
 def test_the_base_answers_and_not_the_policy(tiny):
     model, tokenizer = tiny
-    cfg = fields.parse([])
+    cfg = parse([])
     bare = load_model("tiny").eval()
     texts = ["Goal: craft oak planks.", WORDS, "Reply with one command: get N ITEM"]
     requests = [chat(text, 12) for text in texts] + [Request("embed", texts=texts)]
@@ -142,7 +142,7 @@ def test_the_base_answers_and_not_the_policy(tiny):
 def test_replies_are_the_engines(tiny):
     """Text, number of tokens, and both limits."""
     model, tokenizer = tiny
-    cfg = fields.parse(["rollout_batch_size=2", "max_len=40"])
+    cfg = parse(["rollout_batch_size=2", "max_len=40"])
     requests = [chat("get 1 oak log " * 40, 5), chat(WORDS, 3), chat(WORDS, 30), chat(WORDS, 30, 1.0)]
     streams = [stream for _, stream in zip(requests, request_streams((3, 4)), strict=False)]
     full, short, long, sampled = Base(model, tokenizer, cfg).answer({7: list(zip(requests, streams, strict=True))})[7]
@@ -165,7 +165,7 @@ def test_every_request_has_its_own_random_stream():
 
 
 def test_requests_of_one_episode_are_sampled_apart(tiny):
-    cfg = fields.parse([])
+    cfg = parse([])
     pairs = list(zip([chat(WORDS, 20, 1.5)] * 6, request_streams((0, 0)), strict=False))
     texts = [result.text for result in Base(*tiny, cfg).answer({0: pairs})[0]]
     assert len(set(texts)) > 1
@@ -176,7 +176,7 @@ def test_embedding_is_the_mean_of_the_bases_hidden_states(tiny):
     texts = ["", "stick", WORDS, "Goal: craft oak planks. " * 9, "\ud800<|im_end|>\x00é漢"]
     bare = load_model("tiny").eval()
     for micro_tokens in (1, 60, 8192):
-        base = Base(model, tokenizer, fields.parse([f"micro_tokens={micro_tokens}", "max_len=30"]))
+        base = Base(model, tokenizer, parse([f"micro_tokens={micro_tokens}", "max_len=30"]))
         pairs = [(Request("embed", texts=texts), (0, 0)), (Request("embed", texts=texts[1:2]), (0, 0))]
         both, one = (result.vector for result in base.answer({0: pairs})[0])
         assert both[0] == [0.0] * model.config.hidden_size and one == both[1:2]
@@ -187,7 +187,7 @@ def test_embedding_is_the_mean_of_the_bases_hidden_states(tiny):
 
 
 def test_request_without_a_model_is_one_line(tiny, asks):
-    cfg = fields.parse([])
+    cfg = parse([])
     with pytest.raises(ValueError, match=r"^a request must be of kind chat or embed, not 'draw'$"):
         Base(*tiny, cfg).answer({0: [(Request("draw"), (0, 0))]})
     with pytest.raises(ValueError, match=r"^an environment asks the base model, and there is none to answer$"):
@@ -196,12 +196,12 @@ def test_request_without_a_model_is_one_line(tiny, asks):
 
 def test_demonstrations_get_the_observations_of_rollouts(tiny, asks):
     """With the expert's actions, answered alone, the observations are the same, the base's words included."""
-    cfg = fields.parse(["textcraft.difficulty=1", "textcraft.max_turns=2"])
+    cfg = parse(["textcraft.difficulty=1", "textcraft.max_turns=2"])
     (model, tokenizer), base = tiny, Base(*tiny, cfg)
     tasks = make_tasks(cfg, 0, 3, 1, "train", 0)
     played = demonstrations(tokenizer, tasks, cfg, SILENT, model)
     for task, episode in zip(tasks, played, strict=True):
-        env = Asks(cfg.textcraft)
+        env = Asks(cfg.environments["textcraft"])
         ids, streams = tokenizer.prompt(env.reset(task.seed, task.split)), request_streams(task.key)
         for turn in episode.turns:
             assert episode.ids_T[: turn.start] == ids

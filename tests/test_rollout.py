@@ -17,7 +17,7 @@ from rl import batch as batches
 from rl import evaluate as evaluation
 from rl import reward
 from rl.batch import add_values, forward, make_batch
-from rl.config import fields
+from rl.config.parse import parse
 from rl.data import demonstrations, evaluate_held_out, held_out_loss
 from rl.evaluate import evaluate
 from rl.ppo import Critic
@@ -40,7 +40,7 @@ def play(tiny, cfg, count=12, rows=8, group=1):
 
 
 def test_episode_is_independent_of_its_neighbours(tiny):
-    cfg = fields.parse(["textcraft.max_turns=3"])
+    cfg = parse(["textcraft.max_turns=3"])
     together, alone = play(tiny, cfg, count=6, rows=16), play(tiny, cfg, count=6, rows=1)
     assert [e.ids_T for e in together] == [e.ids_T for e in alone]
     assert [e.logprobs_T for e in together] == [e.logprobs_T for e in alone]
@@ -51,12 +51,12 @@ def test_an_engine_has_no_more_rows_than_tasks(count, rows, made, tiny, monkeypa
     """Keys and values are allocated for every row."""
     engines, make = [], hooks("cpu").engine
     monkeypatch.setattr(hooks("cpu"), "engine", lambda *args: engines.append(make(*args)) or engines[-1])
-    play(tiny, fields.parse(["textcraft.max_turns=1", "max_new_tokens=2"]), count, rows)
+    play(tiny, parse(["textcraft.max_turns=1", "max_new_tokens=2"]), count, rows)
     assert [engine.max_rows for engine in engines] == [made]
 
 
 def test_a_group_shares_its_task_and_nothing_else(tiny):
-    cfg = fields.parse(["textcraft.max_turns=2", "textcraft.difficulty=3"])
+    cfg = parse(["textcraft.max_turns=2", "textcraft.difficulty=3"])
     episodes = play(tiny, cfg, count=8, rows=8, group=4)
     prompts = [e.ids_T[: e.turns[0].start] for e in episodes]
     assert prompts[0] == prompts[3] != prompts[4] == prompts[7]
@@ -65,7 +65,7 @@ def test_a_group_shares_its_task_and_nothing_else(tiny):
 
 
 def test_recomputed_logprobs_equal_the_sampled_ones(tiny):
-    cfg = fields.parse(["textcraft.max_turns=4"])
+    cfg = parse(["textcraft.max_turns=4"])
     batch = make_batch(play(tiny, cfg, count=8, rows=5))
     with torch.no_grad():
         assert torch.equal(forward(batch, tiny[0], 1.0).logprobs_N, batch.old_logprobs_N)
@@ -73,7 +73,7 @@ def test_recomputed_logprobs_equal_the_sampled_ones(tiny):
 
 def test_the_transcript_replays_in_the_environment(tiny):
     """The agent saw the environment's observations of its own replies."""
-    cfg = fields.parse(["textcraft.max_turns=4"])
+    cfg = parse(["textcraft.max_turns=4"])
     tokenizer = tiny[1]
     for task, e in zip(make_tasks(cfg, 0, 8, 1, "train", 0), play(tiny, cfg, count=8), strict=True):
         env = make_env(cfg, task.env)
@@ -88,7 +88,7 @@ def test_the_transcript_replays_in_the_environment(tiny):
 
 
 def test_demonstrations_have_the_ids_of_a_rollout(tiny):
-    cfg = fields.parse(["algo=sft"])
+    cfg = parse(["algo=sft"])
     tokenizer = tiny[1]
     for task, e in zip(
         make_tasks(cfg, 0, 5, 1, "train", 0),
@@ -106,7 +106,7 @@ def test_demonstrations_have_the_ids_of_a_rollout(tiny):
 
 
 def test_splits_streams_and_mixtures_of_tasks():
-    cfg = fields.parse([])
+    cfg = parse([])
     train, val = (make_tasks(cfg, 0, 50, 1, split, 0) for split in ("train", "val"))
     assert {t.seed for t in train}.isdisjoint(t.seed for t in val)
     assert make_tasks(cfg, 10, 5, 1, "train", 0) == train[10:15]
@@ -124,10 +124,10 @@ def test_a_group_of_environments_shares_its_weight(monkeypatch):
 
 
 def test_sequential_tasks_and_repeated_tasks():
-    cfg = fields.parse(["order=sequential"])
+    cfg = parse(["order=sequential"])
     assert [t.seed for t in make_tasks(cfg, 3, 4, 2, "train", 0, cfg.order)] == [3, 3, 4, 4, 5, 5, 6, 6]
-    assert make_tasks(cfg, 0, 9, 2, "val", 5) == make_tasks(fields.parse([]), 0, 9, 2, "val", 5), "not of evaluations"
-    again = make_tasks(fields.parse([]), 0, 9, 2, "train", 0, limit=4)
+    assert make_tasks(cfg, 0, 9, 2, "val", 5) == make_tasks(parse([]), 0, 9, 2, "val", 5), "not of evaluations"
+    again = make_tasks(parse([]), 0, 9, 2, "train", 0, limit=4)
     assert [t.seed for t in again[:2]] == [t.seed for t in again[8:10]] == [t.seed for t in again[16:18]]
     assert len({t.seed for t in again}) == 4 and len({t.key for t in again}) == len(again) == 18
     assert [t.group for t in again[::2]] == list(range(9)), "the same task at another time is another group"
@@ -141,7 +141,7 @@ def test_replaced_turn_reward_shapes_all_rewards(tiny, monkeypatch):
         return step.reward + 0.1 * (turn.stop - turn.start < 8)
 
     monkeypatch.setattr(reward, "turn_reward", brief)
-    played = play(tiny, fields.parse(["textcraft.max_turns=4"]))
+    played = play(tiny, parse(["textcraft.max_turns=4"]))
     turns = [(turn, episode) for episode in played for turn in episode.turns]
     assert {round(turn.reward % 1, 3) for turn, _ in turns} == {0.0, 0.1}
     assert all((turn.reward % 1 > 0.05) == (turn.stop - turn.start < 8) for turn, _ in turns)
@@ -149,7 +149,7 @@ def test_replaced_turn_reward_shapes_all_rewards(tiny, monkeypatch):
 
 @pytest.mark.parametrize("max_len", [20, 170])
 def test_episode_cut_by_max_len_is_a_timeout(tiny, max_len):
-    cfg = fields.parse([f"max_len={max_len}", "reward.rule=binary", "reward.timeout=-1", "rollout_batch_size=16"])
+    cfg = parse([f"max_len={max_len}", "reward.rule=binary", "reward.timeout=-1", "rollout_batch_size=16"])
     tasks = make_tasks(cfg, 0, 16, 1, "train", 0)
     played = [
         *rollout(*tiny, tasks, cfg, 1.0, SILENT),
@@ -194,7 +194,7 @@ def test_environment_text_never_becomes_a_control_token(tiny):
 
 
 def test_slow_environments_run_in_parallel_unchanged(tiny, monkeypatch):
-    cfg = fields.parse(["rollout_batch_size=6", "textcraft.max_turns=2"])
+    cfg = parse(["rollout_batch_size=6", "textcraft.max_turns=2"])
     tasks = make_tasks(cfg, 0, 6, 2, "train", 0)
     expected = rollout(*tiny, tasks, cfg, 1.0, SILENT)
     inside, most = set(), []
@@ -228,7 +228,7 @@ def test_slow_environments_run_in_parallel_unchanged(tiny, monkeypatch):
 )
 def test_episode_of_a_failed_environment_is_left_out(tiny, breaks, slow, monkeypatch):
     """A third of the episodes fail, at reset or in the second turn; the others are played as if none had."""
-    cfg = fields.parse(["rollout_batch_size=6", "textcraft.max_turns=2"])
+    cfg = parse(["rollout_batch_size=6", "textcraft.max_turns=2"])
     tasks = make_tasks(cfg, 0, 12, 1, "train", 0)
     expected = rollout(*tiny, tasks, cfg, 1.0, SILENT)
 
@@ -272,9 +272,9 @@ def test_values_after_a_turn_limit_are_of_the_kind_that_is_trained(tiny):
     """Each state that is bootstrapped from ends as the states before a turn's first token do: with the header of a
     reply, after the environment's observation. Nothing else of an episode changes."""
     words, tokenizer = ["textcraft.max_turns=3", "max_len=170", "max_new_tokens=20"], tiny[1]
-    tasks = make_tasks(fields.parse([]), 0, 24, 1, "train", 0)
+    tasks = make_tasks(parse([]), 0, 24, 1, "train", 0)
     kinds = ["ppo.bootstrap=true"], ["ppo.bootstrap=false"], ["algo=grpo", "grpo.group_size=2"]
-    valued, *others = (rollout(*tiny, tasks, fields.parse([*words, *kind]), 1.0, SILENT) for kind in kinds)
+    valued, *others = (rollout(*tiny, tasks, parse([*words, *kind]), 1.0, SILENT) for kind in kinds)
     critic = Critic(tiny[0].config.hidden_size, 8)
     torch.nn.init.ones_(critic.down.bias)
     last = add_values(make_batch(valued), tiny[0], critic, 1000).last_values_B.tolist()
@@ -302,7 +302,7 @@ def test_values_of_kept_hidden_states_are_those_of_another_pass(bootstrap, tiny,
     critic = Critic(model.config.hidden_size, 64)
     for p in [layer.adapter.B for _, layer in lora.lora_layers(model)] + list(critic.down.parameters()):
         torch.nn.init.normal_(p, std=0.05)
-    cfg = fields.parse(["textcraft.max_turns=3", "rollout_batch_size=32", f"ppo.bootstrap={bootstrap}"])
+    cfg = parse(["textcraft.max_turns=3", "rollout_batch_size=32", f"ppo.bootstrap={bootstrap}"])
     played = rollout(model, tokenizer, make_tasks(cfg, 0, 24, 1, "train", 0), cfg, 1.0, SILENT, keep_hidden=True)
     for e in sorted(played, key=lambda e: len(e.ids_T))[:16]:  # the last pieces alone have others
         shorten(e)
@@ -320,7 +320,7 @@ def test_values_of_kept_hidden_states_are_those_of_another_pass(bootstrap, tiny,
 
 def test_held_out_demonstrations_are_tasks_in_the_order_of_the_run(tiny):
     """order=sequential takes the environment's seeds 0, 1, 2, ... here too, as evaluations do."""
-    cfg = fields.parse(["algo=sft", "eval_episodes=3", "order=sequential"])
+    cfg = parse(["algo=sft", "eval_episodes=3", "order=sequential"])
     tasks = make_tasks(cfg, 0, 3, 1, "val", 0, "sequential")
     assert [task.seed for task in tasks] == [0, 1, 2]
     expected = held_out_loss(tiny[0], demonstrations(tiny[1], tasks, cfg, SILENT), cfg)
@@ -329,7 +329,7 @@ def test_held_out_demonstrations_are_tasks_in_the_order_of_the_run(tiny):
 
 def test_demonstrations_of_failed_environments_are_left_out(tiny, monkeypatch, capfd):
     """A third fail at reset and a third in the second turn. All others are as if none had failed."""
-    cfg = fields.parse(["algo=sft", "eval_episodes=9", "order=sequential"])
+    cfg = parse(["algo=sft", "eval_episodes=9", "order=sequential"])
     tasks = make_tasks(cfg, 0, 9, 1, "val", 0, "sequential")
     expected = demonstrations(tiny[1], tasks, cfg, SILENT)
 
@@ -367,7 +367,7 @@ def test_evaluation_plays_held_out_tasks_with_the_adapter(monkeypatch):
         return rollouts(model, tokenizer, tasks, cfg, temperatures, progress)
 
     monkeypatch.setattr(evaluation, "rollouts", recorded)
-    cfg = fields.parse(["textcraft.max_turns=2"])
+    cfg = parse(["textcraft.max_turns=2"])
     results = list(evaluate(model, load_tokenizer("tiny"), cfg, (1.0, 0.0), "val", 3))
     assert calls == [(sampler_hash(model), {"val"}, (1.0, 0.0))]
     assert [result["temperature"] for result in results] == [1.0, 0.0]

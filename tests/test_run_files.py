@@ -23,8 +23,8 @@ from eval import Keys, as_trained_words
 from lora.peft_files import read_adapter_config
 from models import load_model, load_tokenizer
 from models.json_file import read_bytes
-from rl.config import fields
 from rl.config.fields import Lora
+from rl.config.parse import parse
 from rl.merging.model_card import model_card
 from rl.ranks.saving import Pieces
 from rl.report import page, runs
@@ -119,8 +119,8 @@ def whole(tmp_path_factory) -> Path:
     """Write a run's folder without playing: two epochs of two episodes."""
     run = tmp_path_factory.mktemp("runs") / "run"
     run.mkdir()
-    cfg = replace(fields.parse([*WORDS, f"out={run}"]), out=str(run))
-    (run / "config.json").write_text(json.dumps(asdict(cfg)))
+    cfg = replace(parse([*WORDS, f"out={run}"]), out=str(run))
+    (run / "config.json").write_text(json.dumps(cfg.as_dict()))
     digests.write(cfg, run)
     model = injected(load_model("tiny"), r=2)
     for epoch in (1, 2):
@@ -132,7 +132,7 @@ def whole(tmp_path_factory) -> Path:
         folder = run / f"epoch_{epoch}"
         lora.save_adapter(model, folder, "tiny")
         (folder / "training_stats.json").write_text(json.dumps({"epoch": epoch}))
-        (folder / "training_config.json").write_text(json.dumps(asdict(cfg)))
+        (folder / "training_config.json").write_text(json.dumps(cfg.as_dict()))
         state = make_state(1)
         state.epoch = epoch
         save_checkpoint(state, run)
@@ -140,24 +140,24 @@ def whole(tmp_path_factory) -> Path:
 
 
 def claimed(words: list[str]) -> None:
-    with claim.claim(fields.parse(words)):
+    with claim.claim(parse(words)):
         pass
 
 
 def judged(run: Path) -> None:
     words, _ = as_trained_words(["n=2", f"adapter={run}"])
-    fields.parse(words, "eval.py", Keys)
+    parse(words, "eval.py", Keys)
 
 
 READERS = {  # what reads a run's folder
     "resume=": lambda run: claimed([f"resume={run}"]),
     "the command again": lambda run: claimed([*WORDS, f"out={run}"]),
-    "resume_from=": lambda run: fields.parse(["algo=grpo", f"resume_from={run}"]),
+    "resume_from=": lambda run: parse(["algo=grpo", f"resume_from={run}"]),
     "eval.py": judged,
     "rl.report.write": lambda run: runs.write([run], runs.Keys(out=str(run / "page.html"), epoch=1)),
     "rl.report of two": lambda run: runs.write([run, run], runs.Keys(out=str(run / "page.html"))),
     "the list of runs": lambda run: runs.listed(run.parent),
-    "the check of the origin": lambda run: digests.check(fields.parse(WORDS), run),
+    "the check of the origin": lambda run: digests.check(parse(WORDS), run),
     "a checkpoint": lambda run: resume.load_checkpoint(make_state(), resume.newest_checkpoint(run)),
     "what follows a checkpoint": lambda run: resume.forget_after(run, 1, evaluations=True),
     "pruning": lambda run: retention.prune(run, make_state(1)),
@@ -170,7 +170,7 @@ READERS = {  # what reads a run's folder
 
 def watched(run: Path) -> None:
     watch = Watch()
-    watch.begin(make_state(), load_tokenizer("tiny"), replace(fields.parse(WORDS), lora=Lora(r=0)), run)
+    watch.begin(make_state(), load_tokenizer("tiny"), replace(parse(WORDS), lora=Lora(r=0)), run)
     for check in (health.equal_rewards, health.all_cut, health.invalid_actions, health.ratio):
         check(watch.records * 9) if watch.records else None
     health.repeated_tasks(watch.records) if watch.records else None

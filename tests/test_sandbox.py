@@ -17,7 +17,7 @@ from conftest import no_hang
 from envs.__main__ import main as play_environment
 from envs.simulators import sandbox
 from envs.simulators.sandbox import Limits, Run, SandboxFailed, code_of, execute, jail, run
-from rl.config import fields
+from rl.config.parse import parse
 
 ROOT = Path(__file__).parents[1]
 try:
@@ -480,17 +480,17 @@ def test_fewer_layers_than_the_minimum_are_refused(monkeypatch, capsys):
     monkeypatch.setattr(sandbox, "_current", TooWeak())
     with pytest.raises(SandboxFailed, match="cannot be isolated here"):
         execute("print(1)")
-    for program, words in ((fields.parse, ["env=affine"]), (play_environment, ["abd", "demos=1"])):
+    for program, words in ((parse, ["env=affine"]), (play_environment, ["abd", "demos=1"])):
         with pytest.raises(SystemExit) as ending:
             program(words)
         line = capsys.readouterr().err
         assert ending.value.code == 2 and line.count("\n") == 1 and "sandbox=unsafe runs them" in line
     for words in (["sandbox=unsafe"], ["abd.sandbox=unsafe", "ded.sandbox=unsafe"]):
-        cfg = fields.parse(["env=affine", *words])
-        assert cfg.abd.sandbox == cfg.ded.sandbox == "unsafe"
-    assert fields.parse(["env=textcraft", "sandbox=unsafe"]).env == "textcraft"  # runs no programs
+        cfg = parse(["env=affine", *words])
+        assert {cfg.environments[name].sandbox for name in ("abd", "ded")} == {"unsafe"}
+    assert parse(["env=textcraft", "sandbox=unsafe"]).env == "textcraft"  # runs no programs
     with pytest.raises(SystemExit):
-        fields.parse(["env=abd", "sandbox=off"])
+        parse(["env=abd", "sandbox=off"])
     assert "sandbox=off is not one of own, isolated, unsafe" in capsys.readouterr().err
 
 

@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT, run_program
 from test_report import HOSTILE, TOKENIZER, make_episode
 
+from rl.config.fields import Track
 from rl.report import trackers
 
 STAND_IN = """
@@ -66,7 +67,7 @@ def make_folder(tmp_path: Path) -> Path:
 
 
 def settings(to: str, **track) -> SimpleNamespace:
-    return SimpleNamespace(track=trackers.Config(to, **track))
+    return SimpleNamespace(track=Track(to, **track))
 
 
 def own() -> list:

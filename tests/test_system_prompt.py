@@ -8,7 +8,7 @@ from conftest import run_program
 import envs
 from models import load_tokenizer
 from rl import data
-from rl.config import fields
+from rl.config.parse import parse, resolve
 from rl.tasks import make_env
 
 TEXT = "Be brief."
@@ -17,8 +17,8 @@ TEXT = "Be brief."
 @pytest.mark.parametrize("name", [name for name in envs.NAMES if name not in envs.WITHOUT_TASKS])
 def test_every_environment_begins_with_it(name):
     words = {"env": name, **({"planner.worker": "rules"} if name == "planner" else {})}
-    plain = make_env(fields.resolve(words), name).reset(3, "val")
-    found = make_env(fields.resolve({**words, "system_prompt": TEXT}), name).reset(3, "val")
+    plain = make_env(resolve(words), name).reset(3, "val")
+    found = make_env(resolve({**words, "system_prompt": TEXT}), name).reset(3, "val")
     own = plain[0]["content"] if plain[0]["role"] == "system" else ""
     assert found[0] == {"role": "system", "content": f"{TEXT}\n\n{own}" if own else TEXT}
     assert found[1:] == (plain[1:] if own else plain)
@@ -26,14 +26,14 @@ def test_every_environment_begins_with_it(name):
 
 def test_a_file_gives_its_text(tmp_path):
     (tmp_path / "prompt.md").write_text("First line.\nSecond line.\n")
-    cfg = fields.parse([f"system_prompt={tmp_path}/prompt.md"])
+    cfg = parse([f"system_prompt={tmp_path}/prompt.md"])
     assert make_env(cfg, "textcraft").reset(0)[0]["content"] == "First line.\nSecond line."
 
 
 def test_rows_of_a_file_begin_with_it(tmp_path):
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    cfg = fields.parse(["algo=sft", f"data={tmp_path}/rows.jsonl", f"system_prompt={TEXT}"])
+    cfg = parse(["algo=sft", f"data={tmp_path}/rows.jsonl", f"system_prompt={TEXT}"])
     tokenizer = load_tokenizer("tiny")
     [episode] = data.load(cfg, tokenizer).train
     prompt = tokenizer.prompt([{"role": "system", "content": TEXT}, {"role": "user", "content": "a"}])

@@ -17,8 +17,8 @@ from envs import textcraft
 from eval import as_trained_words
 from models import memory
 from models.weights import TINY
-from rl.config import fields
 from rl.config.arguments import ArgumentError
+from rl.config.parse import parse
 from rl.run import folder as claims
 from rl.run.run import Run
 
@@ -34,7 +34,7 @@ def lines(path: Path) -> list[dict]:
 
 
 def trained(*words: str) -> None:
-    train.main(fields.parse([*SMALL, *words]))
+    train.main(parse([*SMALL, *words]))
 
 
 RESUMED = {  # with what each carries from epoch to epoch
@@ -71,7 +71,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkey
         trained(f"out={tmp_path}/cut", "epochs=2", *words)
     assert epochs == [1]
     monkeypatch.undo()
-    train.main(fields.parse([f"resume={tmp_path}/cut"]))
+    train.main(parse([f"resume={tmp_path}/cut"]))
 
     for kind in ("trainable", "optimizer", *(["critic"] if algo == "ppo" else [])):
         whole, resumed = (
@@ -97,7 +97,7 @@ def test_a_run_writes_metrics_episodes_and_adapters(tmp_path, capsys):
     trainable, total = sum(x.numel() for x in tensors.values()), PARAMETERS
     assert f"lora on: r=4 alpha=32 on 8 layers (q_proj, v_proj); {trainable:,} of {total + trainable:,} par" in output
     assert all(key.replace("lora_A", "lora_A|B").replace("lora_B", "lora_A|B") in output for key in tensors)
-    assert f"recipe embedded: lr={fields.parse([]).lr} " in output and "; command line: " in output
+    assert f"recipe embedded: lr={parse([]).lr} " in output and "; command line: " in output
     saved = json.loads((folder / "config.json").read_text())
     assert saved["lora"]["r"] == 4 and saved["ppo"]["clip"] == 0.2 and saved["textcraft"]["max_turns"] == 4
     stats = json.loads((folder / "epoch_2" / "training_stats.json").read_text())
@@ -167,7 +167,7 @@ def test_sft_from_a_file_learns_it_and_logs_its_loss(tmp_path, capsys):
 
 def test_affine_recipe_penalizes_invalid_actions_everywhere(tmp_path):
     words = ["epochs=1", "episodes=32", "max_turns=1", "max_new_tokens=1", "eval_episodes=0", "threads=1"]
-    train.main(fields.parse(["recipe=affine_ppo", f"out={tmp_path}/run", *words]))
+    train.main(parse(["recipe=affine_ppo", f"out={tmp_path}/run", *words]))
     episodes = lines(tmp_path / "run" / "episodes.jsonl")
     assert {e["env"] for e in episodes} == set(envs.GROUPS["agentgym"])
     assert {turn["reward"] for e in episodes for turn in e["turns"]} == {-0.05}, "one token is no action"
@@ -228,7 +228,7 @@ def test_an_earlier_versions_run_resumes(tmp_path):
     run = tmp_path / "run"
     shutil.copytree(ROOT / "tests" / "fixtures" / "earlier_run", run)
     expected = metrics_of(run)
-    train.main(fields.parse([f"resume={run}"]))
+    train.main(parse([f"resume={run}"]))
     got = metrics_of(run)
     assert got[0] == expected[0] and len(got) == len(expected) == 2
     for name in ("epoch", "step", "outcomes", "sampled_tokens", "optimizer_steps", "lr"):
@@ -248,9 +248,9 @@ def test_resumed_run_keeps_its_reference(start, tmp_path, capsys):
     trained(f"out={tmp_path}/whole", "epochs=2", *words)
     trained(f"out={tmp_path}/cut", "epochs=1", *words)
     shutil.rmtree(tmp_path / "sft")
-    train.main(fields.parse([f"resume={tmp_path}/cut"]))
+    train.main(parse([f"resume={tmp_path}/cut"]))
     assert "nothing is left to do: 1 epochs and 2 steps are done" in capsys.readouterr().out
-    train.main(fields.parse([f"resume={tmp_path}/cut", "epochs=2"]))
+    train.main(parse([f"resume={tmp_path}/cut", "epochs=2"]))
     whole, cut = (load_file(tmp_path / name / "epoch_2" / "adapter_model.safetensors") for name in ("whole", "cut"))
     assert all(torch.equal(whole[key], cut[key]) for key in whole)
     second = metrics_of(tmp_path / "whole")[-1]
@@ -343,7 +343,7 @@ def test_bad_input_is_one_clear_line(name, tmp_path):
 
 def test_runs_that_begin_together_do_not_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(claims.time, "strftime", lambda _: "now")
-    cfg = fields.parse([f"out={tmp_path}/{{timestamp}}"])
+    cfg = parse([f"out={tmp_path}/{{timestamp}}"])
     with claims.claim(cfg) as (_, first):
         Run(first).begin(cfg)
         with claims.claim(cfg) as (_, second):

@@ -1,1 +1,1 @@
-"""The settings of a run: fields, the words key=value, recipes, help, and what is refused."""
+"""The settings of a run: fields, the words key=value, recipes, help and refusals."""

@@ -1,4 +1,4 @@
-"""From words `key=value` to dataclasses, for train.py and eval.py (fields.py) and for the other programs (program.py).
+"""From words `key=value` to dataclasses: for train.py and eval.py (parse.py) and for the other programs (program.py).
 
 A field's type says what it takes: bool, int, float, str, Literal["a", "b"], Positive[int], NotNegative[float], and any
 of them `| None`. The comment behind a field is its help text. A __post_init__ may raise ValueError for values that do
@@ -11,13 +11,13 @@ import sys
 from dataclasses import fields
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from rl.config import refusals
-from rl.config.refusals import wrong_type
+from rl.config.refusals import RECIPES, hint, one_line
 
 T = TypeVar("T")
 Positive = Annotated[T, "be positive"]
 NotNegative = Annotated[T, "not be negative"]
 LARGEST = {int: sys.float_info.max, float: 1e15}  # sums and squares of such floats are finite in float32
+MOST_CHARACTERS = 4096  # of a text
 
 
 class ArgumentError(ValueError):
@@ -44,7 +44,7 @@ def keys_of(cls: type, group: str = "") -> list[str]:
     return [f"{group}.{f.name}" if group else f.name for f in fields(cls)]
 
 
-def build(cls: type, given: dict[str, Any], group: str = "") -> Any:
+def build(cls: type[T], given: dict[str, Any], group: str = "") -> T:
     """Return an instance with the values in `given`, words or TOML values, that belong to this dataclass."""
     kinds, named = get_type_hints(cls, include_extras=True), zip(keys_of(cls, group), fields(cls), strict=True)
     values = {f.name: convert(key, given[key], kinds[f.name]) for key, f in named if key in given}
@@ -62,33 +62,41 @@ def convert(key: str, value: Any, kind: Any) -> Any:
         return None
     kind = options[0] if none else kind
     kind, bound = get_args(kind) if get_origin(kind) is Annotated else (kind, "")
-    try:
-        converted = _as_type(value, kind)
-    except (ValueError, KeyError):
-        raise ArgumentError(wrong_type(key, value, kind)) from None
+    converted = _choice(key, value, get_args(kind)) if get_origin(kind) is Literal else _as_type(key, value, kind)
     if bound and (converted < 0 or (bound == "be positive" and converted == 0)):
         raise ArgumentError(f"{key}={converted} must {bound}{', or none' if none else ''}")
     return converted
 
 
-def _as_type(value: Any, kind: Any) -> Any:
-    """Return the value as the type. Raise ValueError or KeyError if it is none of the type's."""
-    if get_origin(kind) is Literal:
-        get_args(kind).index(value)  # raises ValueError
-        return value
+def _choice(key: str, value: Any, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        near = hint(value, choices)
+        if key == "algo" and (RECIPES / f"{value}.toml").is_file():
+            near = f"; did you mean recipe={value}?"
+        raise ArgumentError(f"{key}={value} is not one of {', '.join(choices)}{near}")
+    return value
+
+
+def _as_type(key: str, value: Any, kind: type) -> Any:
     text = str(value).strip()
     if kind is str:
         text = ",".join(map(str, value)) if isinstance(value, list) else text
-        if len(text) > 4096 or not text.isprintable():
-            raise ValueError("not a text that can be printed")
+        if len(text) > MOST_CHARACTERS or not text.isprintable():
+            raise ArgumentError(f"{key}={text} must be at most {MOST_CHARACTERS:,} printable characters")
         return text
     if kind is bool:
-        return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
-    if kind is int and re.fullmatch(r"[+-]?\d+", text):
-        return int(text)
-    number = float(text)
-    if not abs(number) <= LARGEST[kind] or (kind is int and not number.is_integer()):
-        raise ValueError
+        if text.lower() not in ("true", "false", "1", "0"):
+            raise ArgumentError(f"{key}={text} must be true or false")
+        return text.lower() in ("true", "1")
+    try:
+        if kind is int and re.fullmatch(r"[+-]?\d+", text):
+            return int(text)  # exactly, where a float would round
+        number = float(text)
+        if not abs(number) <= LARGEST[kind] or (kind is int and not number.is_integer()):
+            raise ValueError
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number from -1e15 to 1e15"
+        raise ArgumentError(f"{key}={text} must be {wanted}") from None
     return kind(number)  # 1e6 is a whole number
 
 
@@ -110,5 +118,5 @@ def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def fail(program: str, error: object, status: int = 2) -> NoReturn:
     """Print one line, the error and its notes, and exit. Of several ranks the first says what was wrong with words."""
     if status != 2 or os.environ.get("RANK", "0") == "0":
-        print(refusals.one_line("; ".join([f"{program}: {error}", *getattr(error, "__notes__", [])])), file=sys.stderr)
+        print(one_line("; ".join([f"{program}: {error}", *getattr(error, "__notes__", [])])), file=sys.stderr)
     raise SystemExit(status) from None

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 
@@ -12,31 +12,35 @@ import lora
 from envs.http.exchange import is_address
 from envs.qa import NEEDED
 from lora.peft_files import MOST_RANK
+from models import CausalLM
 from rl import curriculum, plan, ranks
 from rl.config import model_checks
 from rl.config.arguments import ArgumentError
+from rl.config.fields import Config
 from rl.report import trackers
 from rl.run import full_finetuning
 from rl.tasks import mixture, text_of
 
+T = TypeVar("T")
 GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
 
 
-def without_auto(common: Any) -> Any:
-    """Return the settings with a device, CUDA if there is one, and a dtype, bfloat16 there and float32 on a CPU."""
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if common.device == "auto" else common.device
+def without_auto(cfg: T) -> T:
+    """Return a dataclass with its `auto` resolved: device to CUDA if there is one, dtype to bfloat16 there and to
+    float32 on a CPU."""
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if cfg.device == "auto" else cfg.device
     dtypes = {"auto": "bfloat16" if device == "cuda" else "float32"}
-    return replace(common, device=device, dtype=dtypes.get(common.dtype, common.dtype))
+    return replace(cfg, device=device, dtype=dtypes.get(cfg.dtype, cfg.dtype))
 
 
-def check(cfg: Any) -> None:
+def check(cfg: Config) -> None:
     """Raise ArgumentError for values that neither training nor evaluation can use."""
     for key, most in (("seed", 2**31 - 1), ("threads", 1024), ("min_lr_ratio", 1)):
         if getattr(cfg, key) > most:
             raise ArgumentError(f"{key}={getattr(cfg, key)} must be at most {most}")
     if cfg.system_prompt:
         text_of(cfg.system_prompt)
-    if "qa" in mixture(cfg.env) and not cfg.qa.data:
+    if "qa" in mixture(cfg.env) and not cfg.environments["qa"].data:
         raise ArgumentError(NEEDED)
     if cfg.quick and cfg.model != "tiny":
         raise ArgumentError(
@@ -62,7 +66,7 @@ def check(cfg: Any) -> None:
         raise ArgumentError(f"out={cfg.out}: only {{algo}}, {{env}}, {{seed}} and {{timestamp}} are filled in")
 
 
-def check_training(cfg: Any) -> None:
+def check_training(cfg: Config) -> None:
     """Raise ArgumentError for values that do not go together in training."""
     algo = cfg.algorithm
     if cfg.temperature == 0:
@@ -81,12 +85,7 @@ def check_training(cfg: Any) -> None:
     if cfg.best_by == "loss" and algo.source == "rollouts":
         raise ArgumentError(f"best_by=loss is for algo=sft: algo={cfg.algo} measures no held-out loss, only success")
     if cfg.sampler:
-        if not is_address(cfg.sampler):
-            raise ArgumentError(f"sampler={cfg.sampler} is not a URL up to /v1, such as http://localhost:8000/v1")
-        if not cfg.lora.r:
-            raise ArgumentError("sampler= needs an adapter to send to the server, and lora.r=0 has none")
-        if algo.source != "rollouts":
-            raise ArgumentError(f"sampler= plays episodes, and algo={cfg.algo} learns from demonstrations")
+        check_sampler(cfg)
     if cfg.ahead:
         check_ahead(cfg)
     if cfg.dtype == "float16":
@@ -108,50 +107,7 @@ def check_training(cfg: Any) -> None:
         plan.print_and_exit(cfg)
 
 
-def check_adapter(folder: str) -> None:
-    """Raise ArgumentError for a folder without a readable adapter_config.json."""
-    try:
-        lora.read_adapter_config(Path(folder))
-    except (OSError, ValueError) as error:
-        raise ArgumentError(str(error)) from None
-
-
-def check_ahead(cfg: Any) -> None:
-    """Raise ArgumentError for ahead= where nothing can be sampled beside the update."""
-    if not cfg.sampler:
-        raise ArgumentError(
-            "ahead=true samples on a server while this program learns: give sampler=http://host:port/v1"
-        )
-    if cfg.curriculum:
-        raise ArgumentError("ahead=true samples an epoch before curriculum= knows the success of the one before")
-    for env in mixture(cfg.env).keys() & envs.WITHOUT_MODEL.keys():
-        for option, value in envs.WITHOUT_MODEL[env].items():
-            if getattr(getattr(cfg, env), option) != value:
-                raise ArgumentError(f"ahead=true: {env} would ask the model that is learning; {env}.{option}={value}")
-
-
-def check_model(cfg: Any, model: Any) -> None:
-    """Raise ArgumentError for a model that cannot be trained. Print what its algorithm's settings mean for it."""
-    model_checks.check_stored(cfg, model.config.quant)
-    model_checks.check_trainable(cfg, model.config)
-    if cfg.algo == "reinforce" and cfg.episodes * cfg.reinforce.epochs > cfg.batch_size:
-        print("reinforce: only the first optimizer step of an epoch is on-policy; batch_size=episodes takes one")
-
-
-def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:
-    """Raise ValueError if every episode that was tried failed, in GIVE_UP groups, or none is left.
-
-    finished: the episodes; playing, waiting: how many are not finished; error: of the episode that failed last.
-    """
-    if playing or not all(episode.infrastructure_failed for episode in finished):
-        return
-    groups = len({episode.group for episode in finished})
-    if groups >= GIVE_UP or not (waiting or ranks.here.world > 1):
-        tried = f"{len(finished)} of {len(finished) + waiting} episodes"
-        raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
-
-
-def check_source(cfg: Any) -> None:
+def check_source(cfg: Config) -> None:
     """Raise ArgumentError for data= where nothing is imitated, rollouts= where nothing is played, a file that is
     missing, and for sft without an expert."""
     if cfg.rollouts and cfg.algorithm.source != "rollouts":
@@ -167,4 +123,58 @@ def check_source(cfg: Any) -> None:
         raise ArgumentError(f"data={cfg.data}: no such file")
     if not cfg.data and "http" in mixture(cfg.env):
         none = f"algo={cfg.algo} imitates an expert, and env=http has none"
-        raise ArgumentError(f"{none}; env={cfg.http.kind} has one, and data= takes a file")
+        raise ArgumentError(f"{none}; env={cfg.environments['http'].kind} has one, and data= takes a file")
+
+
+def check_sampler(cfg: Config) -> None:
+    """Raise ArgumentError for sampler= that is no address, or for a run without an adapter to send or episodes."""
+    if not is_address(cfg.sampler):
+        raise ArgumentError(f"sampler={cfg.sampler} is not a URL up to /v1, such as http://localhost:8000/v1")
+    if not cfg.lora.r:
+        raise ArgumentError("sampler= needs an adapter to send to the server, and lora.r=0 has none")
+    if cfg.algorithm.source != "rollouts":
+        raise ArgumentError(f"sampler= plays episodes, and algo={cfg.algo} learns from demonstrations")
+
+
+def check_ahead(cfg: Config) -> None:
+    """Raise ArgumentError for ahead= where nothing can be sampled beside the update."""
+    if not cfg.sampler:
+        raise ArgumentError(
+            "ahead=true samples on a server while this program learns: give sampler=http://host:port/v1"
+        )
+    if cfg.curriculum:
+        raise ArgumentError("ahead=true samples an epoch before curriculum= knows the success of the one before")
+    for env in mixture(cfg.env).keys() & envs.WITHOUT_MODEL.keys():
+        for option, value in envs.WITHOUT_MODEL[env].items():
+            if getattr(cfg.environments[env], option) != value:
+                raise ArgumentError(f"ahead=true: {env} would ask the model that is learning; {env}.{option}={value}")
+
+
+def check_adapter(folder: str) -> None:
+    """Raise ArgumentError for a folder without a readable adapter_config.json."""
+    try:
+        lora.read_adapter_config(Path(folder))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(str(error)) from None
+
+
+def check_model(cfg: Config, model: CausalLM) -> None:
+    """Raise ArgumentError for a model that cannot be trained. Print what its algorithm's settings mean for it."""
+    model_checks.check_stored(cfg, model.config.quant)
+    model_checks.check_trainable(cfg, model.config)
+    if cfg.algo == "reinforce" and cfg.episodes * cfg.algorithm.epochs > cfg.batch_size:
+        single = "set batch_size=episodes for a single step per epoch"
+        print(f"reinforce: only the first optimizer step of an epoch is on-policy; {single}")
+
+
+def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:
+    """Raise ValueError if every episode that was tried failed, in GIVE_UP groups, or none is left.
+
+    finished: the episodes; playing, waiting: how many are not finished; error: of the episode that failed last.
+    """
+    if playing or not all(episode.infrastructure_failed for episode in finished):
+        return
+    groups = len({episode.group for episode in finished})
+    if groups >= GIVE_UP or not (waiting or ranks.here.world > 1):
+        tried = f"{len(finished)} of {len(finished) + waiting} episodes"
+        raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error

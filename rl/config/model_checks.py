@@ -1,46 +1,24 @@
 """Settings that do not go with the model's config.json: refused before its weights are downloaded or read."""
 
+import re
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import nn
 
 from lora.layer import select_layers
 from models.config import ModelConfig, read_config
 from models.decoder import CausalLM
 from models.weights import download_config, resolve
 from rl.config.arguments import ArgumentError
-from rl.targets import read_targets
+from rl.config.fields import Config
+from rl.config.refusals import hint
 from rl.tasks import mixture
 
 ASK_BASE = (("planner", "worker", "worker"), ("tau_retail", "user", "customer"))  # environment, key, the base's role
 
 
-def config_folder(model: str) -> Path:
-    """Return a folder with the model's config.json; of a hub id only this file is downloaded."""
-    if model == "tiny" or Path(model).is_dir() or model.startswith((".", "/", "~")):
-        return resolve(model)
-    return download_config(model)
-
-
-def asked_of_base(cfg: Any) -> list[tuple[str, str, str]]:
-    """Return the entries of ASK_BASE that hold in a run: those whose environment asks the frozen base."""
-    played = mixture(cfg.env)
-    return [
-        (env, key, role) for env, key, role in ASK_BASE if env in played and getattr(getattr(cfg, env), key) == "model"
-    ]
-
-
-def stored(model: str) -> str:
-    """Return how a checkpoint holds the linear layers of its blocks, as quant= names it; "none" if that cannot be
-    read."""
-    try:
-        return read_config(config_folder(model)).quant
-    except (OSError, ValueError):
-        return "none"
-
-
-def check(cfg: Any, training: bool) -> None:
+def check(cfg: Config, training: bool) -> None:
     """Raise ArgumentError for settings of train.py, or of eval.py, that do not go with cfg.model. A config.json that
     cannot be had or read is loading's to refuse."""
     try:
@@ -57,7 +35,7 @@ def check(cfg: Any, training: bool) -> None:
             _check_targets(cfg.lora.targets, config)
 
 
-def check_stored(cfg: Any, stored: str) -> None:
+def check_stored(cfg: Config, stored: str) -> None:
     """Raise ArgumentError for settings that do not go with a checkpoint that is stored so."""
     if stored != "none" and cfg.quant not in ("none", stored):
         raise ArgumentError(f"{cfg.model}: is stored as {stored}, not {cfg.quant}; leave quant= out")
@@ -65,7 +43,7 @@ def check_stored(cfg: Any, stored: str) -> None:
         raise ArgumentError(f"lora.r=0 cannot train a checkpoint that is stored as {stored}; use lora.r=16")
 
 
-def check_trainable(cfg: Any, config: ModelConfig) -> None:
+def check_trainable(cfg: Config, config: ModelConfig) -> None:
     """Raise ArgumentError for a model that cannot be trained."""
     if any(rope.kind == "dynamic" for rope in config.ropes):
         raise ArgumentError(
@@ -77,8 +55,51 @@ def _check_targets(word: str, config: ModelConfig) -> None:
     """Raise ArgumentError if lora.targets selects no layer of such a model, or its head."""
     with torch.device("meta"):
         model = CausalLM(config)
-    linears = [path for path, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    linears = [path for path, module in model.named_modules() if isinstance(module, nn.Linear)]
     try:
         select_layers(linears, read_targets(word, model))
     except ValueError as error:
         raise ArgumentError(str(error)) from None
+
+
+def read_targets(word: str, model: nn.Module) -> str | list[str]:
+    """Return `lora.targets` as lora.inject takes it: names by comma become a list.
+
+    Raise ValueError for a name that no linear layer has.
+    """
+    if word == "attention" or not re.fullmatch(r"[\w.,]+", word):
+        return word
+    names = [name for name in word.split(",") if name]
+    paths = [path for path, module in model.named_modules() if isinstance(module, nn.Linear)]
+    for name in names:
+        if not any(path == name or path.endswith(f".{name}") for path in paths):
+            known = sorted({path.rsplit(".", 1)[-1] for path in paths})
+            near = f"{hint(name, known)}; linear layers here: {', '.join(known)}"
+            raise ValueError(f"lora.targets={word}: no linear layer is named {name}{near}")
+    return names
+
+
+def asked_of_base(cfg: Config) -> list[tuple[str, str, str]]:
+    """Return the entries of ASK_BASE that hold in a run: those whose environment asks the frozen base."""
+    played = mixture(cfg.env)
+    return [
+        (env, key, role)
+        for env, key, role in ASK_BASE
+        if env in played and getattr(cfg.environments[env], key) == "model"
+    ]
+
+
+def stored(model: str) -> str:
+    """Return how a checkpoint holds the linear layers of its blocks, as quant= names it; "none" if that cannot be
+    read."""
+    try:
+        return read_config(config_folder(model)).quant
+    except (OSError, ValueError):
+        return "none"
+
+
+def config_folder(model: str) -> Path:
+    """Return a folder with the model's config.json; of a hub id only this file is downloaded."""
+    if model == "tiny" or Path(model).is_dir() or model.startswith((".", "/", "~")):
+        return resolve(model)
+    return download_config(model)

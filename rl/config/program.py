@@ -23,11 +23,12 @@ def parse(
     positional: the key that a first word without "=" sets.
     about: text above the keys in the help.
     """
+    owners = [("", cls) for cls in classes] + list(groups.items())
     if arguments.wants_help(words):
-        help.print_and_exit(help.help_text(program, about, classes, groups, positional))
+        blocks = [help.key_lines(cls, group) for group, cls in owners]
+        help.print_and_exit(help.page(program, about, blocks, positional))
     if positional and words and "=" not in words[0]:
         words = [f"{positional}={words[0]}", *words[1:]]
-    owners = [("", cls) for cls in classes] + list(groups.items())
     try:
         given = arguments.split(words)
         check_keys(given, owners)

@@ -7,37 +7,46 @@ for every environment of a run that has them, and track=NAME for track.to.
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_type_hints
 
 import envs
-from rl.config import arguments
-from rl.config.arguments import ArgumentError, NotNegative, convert, flatten
-from rl.config.refusals import RECIPES, wrong_recipe
+from models.tiny.shape import same_shape
+from rl.config.arguments import ArgumentError, convert, flatten, keys_of
+from rl.config.fields import Config, Sampling
+from rl.config.refusals import RECIPES, hint, recipe_names
 from rl.tasks import mixture
 
-EXAMPLE = "affine_ppo"
+EXAMPLE = "affine_ppo"  # a recipe of a guide
 MOST_BYTES, MOST_DEPTH = 2**14, 8  # of a file, in which tomllib's time grows with the square; of tables in one another
-
+SHARED = ("max_turns", "sandbox")  # keys whose default leaves every environment its own
 
 Layer = tuple[str, dict[str, Any]]  # source, keys
 
 
-def layers(given: dict[str, Any]) -> tuple[Any, list[Layer], list[Layer]]:
-    """Return the model that recipe=, guide= and model= name, if any, the layers for any model, and those for the
-    embedded model alone. Raise ArgumentError for guide=true without a recipe that has a guide."""
+def recipe_layers(given: dict[str, Any]) -> list[Layer]:
+    """Return (source, keys) of each recipe in effect, later ones win. For the embedded model recipes/embedded.toml
+    comes first, and what is for this model alone comes last.
+
+    Raise ArgumentError for guide=true without a recipe that has a guide.
+    """
     name = given.get("recipe") or ""
     table = read(name, Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml") if name else {}
     guide, tiny = table.pop("guide", {}), table.pop("tiny", {})
-    named = [(f"recipe {name}", flatten(table))] if name else []
+    layers = [(f"recipe {name}", flatten(table))] if name else []
     if convert("guide", given.get("guide", False), bool):
         if not guide:
             raise ArgumentError(f"guide=true needs a recipe with a [guide] table, such as recipe={EXAMPLE}")
-        named.append((f"recipe {name} [guide]", flatten(guide)))
-        table |= guide
+        layers.append((f"recipe {name} [guide]", flatten(guide)))
     for_tiny = [(f"recipe {name} [tiny]", flatten(tiny))] if tiny else []
     if convert("quick", given.get("quick", False), bool):
         for_tiny.append(("recipe quick", flatten(read("quick", RECIPES / "quick.toml"))))
-    return given.get("model") or table.get("model"), named, for_tiny
+
+    by_recipe = {key: value for _, keys in layers for key, value in keys.items()}
+    model = convert("model", given.get("model") or by_recipe.get("model") or Config.model, str)
+    if model != "tiny" and not (Path(model).is_dir() and same_shape(Path(model))):
+        return layers
+    embedded = ("recipe embedded", flatten(read("embedded", RECIPES / "embedded.toml")))
+    return [embedded, *layers, *for_tiny]
 
 
 def read(name: str, path: Path) -> dict[str, Any]:
@@ -47,7 +56,9 @@ def read(name: str, path: Path) -> dict[str, Any]:
             raise ValueError(f"not a file of at most {MOST_BYTES:,} bytes")
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ArgumentError(wrong_recipe(name, path, error)) from None
+        if path.is_file():
+            raise ArgumentError(f"recipe={name}: {path} is not TOML ({error})") from None
+        raise ArgumentError(f"recipe={name}: no file {path}{hint(name, recipe_names())}") from None
     level = [table]
     for _ in range(MOST_DEPTH):
         level = [value for one in level for value in one.values() if isinstance(value, dict)]
@@ -59,33 +70,27 @@ def read(name: str, path: Path) -> dict[str, Any]:
     return table
 
 
-SHARED = {  # key -> its type in Common, and the value with which every environment keeps its own
-    "max_turns": (NotNegative[int], 0),
-    "sandbox": (Literal["own", "isolated", "unsafe"], "own"),
-}
-
-
-def share_options(layers: list[tuple[str, dict[str, Any]]], env: str) -> list[tuple[str, dict[str, Any]]]:
+def share_options(layers: list[Layer], env: str) -> list[Layer]:
     """Return the layers with each key of SHARED as the key of each environment that has it, in the last layer that sets
     it.
 
     An environment's own key wins in the same layer and in later ones. `track` becomes `track.to`.
     """
     layers = [(source, {"track.to" if key == "track" else key: keys[key] for key in keys}) for source, keys in layers]
-    for key, (kind, own) in SHARED.items():
-        found = [n for n, (_, keys) in enumerate(layers) if key in keys]
-        value = arguments.convert(key, layers[found[-1]][1][key], kind) if found else own
-        if value != own:
-            layers = _shared(layers, found[-1], key, value, env)
+    kinds = get_type_hints(Sampling, include_extras=True)
+    for key in SHARED:
+        setting = [n for n, (_, keys) in enumerate(layers) if key in keys]
+        if setting:
+            value = convert(key, layers[setting[-1]][1][key], kinds[key])
+            if value != getattr(Sampling, key):
+                layers = _shared(layers, setting[-1], key, value, env)
     return layers
 
 
-def _shared(
-    layers: list[tuple[str, dict[str, Any]]], last: int, key: str, value: Any, env: str
-) -> list[tuple[str, dict[str, Any]]]:
+def _shared(layers: list[Layer], last: int, key: str, value: Any, env: str) -> list[Layer]:
     """Return the layers with a key as that of each environment in layer number `last`."""
-    having = [name for name in mixture(env) if key in arguments.keys_of(envs.config_class(name))]
-    found = [(source, {name: keys[name] for name in keys if name != key}) for source, keys in layers]
-    source, keys = found[last]
-    found[last] = (source, {f"{name}.{key}": value for name in having} | keys)
-    return found
+    having = [name for name in mixture(env) if key in keys_of(envs.config_class(name))]
+    without = [(source, {name: keys[name] for name in keys if name != key}) for source, keys in layers]
+    source, keys = without[last]
+    without[last] = (source, {f"{name}.{key}": value for name in having} | keys)
+    return without

@@ -1,14 +1,12 @@
-"""The lines that refuse a wrong word and name the nearest valid one. Imported when needed; standard library alone."""
+"""Parts that refusals of a wrong word share: one line, the nearest valid word. Imports the standard library alone."""
 
 import difflib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-WANTED = {bool: "true or false", int: "a whole number", float: "a number from -1e15 to 1e15"}
-WANTED[str] = "at most 4,096 printable characters"
 LINE = 1000  # most characters of a printed message
-RENAMED = {"reward.rule=seed": "reward.rule=shaped", "recipe=default": "embedded"}
 
 # the guides' names of settings: ours
 GUIDES = {"learning_rate": "lr", "output_dir": "out", "samples_per_epoch": "episodes", "num_episodes": "episodes"}
@@ -20,6 +18,7 @@ GUIDES |= {"load_in_4bit": "quant=nf4", "load_in_8bit": "quant=int8", "use_wandb
 GUIDES |= {"sample_order": "order", "max_episode_length": "max_turns", "reward_weight": "reward.scale"}
 GUIDES |= {"lora_weights_path": "adapter", "adapter_path": "adapter", "merged_model_path": "out", "base_model": "model"}
 GUIDES |= {"model_name_or_path": "model", "repo_name": "push", "model_card": "card", "local_save_path": "out"}
+REMOVED = {"format": "weights are written as safetensors", "reduce": "gradients are added in one order"}
 
 
 def one_line(message: object) -> str:
@@ -34,13 +33,16 @@ def one_line(message: object) -> str:
     return cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut(str(message))))
 
 
-def hint(word: Any, known, cutoff: float = 0.6) -> str:
+def hint(word: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return "; did you mean X?" for the nearest known word, or nothing if none is near."""
-    near = difflib.get_close_matches(str(word)[:100], known, 1, cutoff)
+    near = difflib.get_close_matches(str(word)[:100], list(known), 1, cutoff)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def unknown_key(key: str, known: list[str]) -> str:
+    """Return the line for a key that is none of the known ones: our name for it, or the nearest key."""
+    if key in REMOVED:
+        return f"unknown key {key!r}: {REMOVED[key]}; leave it out"
     guides = GUIDES.get(key.replace("-", "_"), "")
     if guides.partition("=")[0] in known:
         return f"unknown key {key!r}, as a guide names it; here it is {guides}{'=' * ('=' not in guides)}"
@@ -49,27 +51,6 @@ def unknown_key(key: str, known: list[str]) -> str:
     return f"unknown key {key!r}{near or '; --help lists the keys'}"
 
 
-def wrong_type(key: str, value: Any, kind: Any) -> str:
-    """Return the line for a value that has not the field's type: a Literal, bool, int or float."""
-    word = f"{key}={value}"
-    if word in RENAMED:
-        return f"{word} is now called {RENAMED[word]}"
-    if get_origin(kind) is Literal:
-        near = hint(value, get_args(kind))
-        if key == "algo" and (RECIPES / f"{value}.toml").is_file():
-            near = f"; did you mean recipe={value}?"
-        return f"{word} is not one of {', '.join(get_args(kind))}{near}"
-    return f"{key}={str(value).strip()} must be {WANTED[kind]}"
-
-
 def recipe_names() -> list[str]:
     """Return the names that recipe= takes."""
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
-def wrong_recipe(name: str, path: Path, error: Exception) -> str:
-    """Return the line for recipe=NAME, whose file at `path` raised the error."""
-    if path.is_file():
-        return f"recipe={name}: {path} is not TOML ({error})"
-    renamed = RENAMED.get(f"recipe={name}")
-    return f"recipe={name}: no file {path}{f'; it is now called {renamed}' if renamed else hint(name, recipe_names())}"

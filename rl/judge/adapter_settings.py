@@ -14,6 +14,9 @@ from envs.own_splits import OwnSplits
 from models.weights import TINY
 from rl.config import arguments, fields
 from rl.config.arguments import ArgumentError, flatten, word
+from rl.config.fields import Config
+from rl.config.parse import group_class, merged
+from rl.config.recipes import recipe_layers
 from rl.run.files import read_json
 from rl.tasks import make_env, mixture
 
@@ -77,16 +80,17 @@ def programs(settings: dict[str, Any]) -> list[str]:
     return [key for key, value in settings.items() if key.endswith(".match") and scorer.file_of(str(value))]
 
 
-def what_is_played(cfg: Any, keys: Any = None) -> dict[str, Any]:
+def what_is_played(cfg: Config, keys: Any = None) -> dict[str, Any]:
     """Return the keys of a configuration, and of eval.py, that decide what is played and how it is scored."""
-    options = flatten({name: vars(group) for name, group in vars(cfg).items() if name in {"reward", *mixture(cfg.env)}})
+    played = {name: group for name, group in cfg.environments.items() if name in mixture(cfg.env)}
+    options = flatten({name: vars(group) for name, group in [("reward", cfg.reward), *played.items()]})
     shown = {key: getattr(cfg, key) for key in PLAYED if key != "system_prompt" or cfg.system_prompt}
     return shown | ({key: getattr(keys, key) for key in TRUNCATION} if keys else {}) | options
 
 
-def describe(cfg: Any, keys: Any) -> str:
+def describe(cfg: Config, keys: Any) -> str:
     """Return one line: what is played, without the options that have their defaults."""
-    usual = flatten({name: vars(fields.group_class(name)()) for name in ("reward", *mixture(cfg.env))}) | TRUNCATION
+    usual = flatten({name: vars(group_class(name)()) for name in ("reward", *mixture(cfg.env))}) | TRUNCATION
     settings = {key: value for key, value in what_is_played(cfg, keys).items() if usual.get(key, ...) != value}
     return f"plays {' '.join(f'{key}={word(value)}' for key, value in settings.items())}"
 
@@ -104,7 +108,7 @@ def origin(words: list[str], adapters: list[str]) -> list[str]:
 
 def _played(settings: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that decide what is played, without those that `own` has, also as max_turns= and sandbox=."""
-    env = str(own.get("env", settings.get("env", fields.Common.env)))
+    env = str(own.get("env", settings.get("env", fields.Config.env)))
     groups, shared = {"reward", *mixture(env)}, {"max_turns", "sandbox"} & own.keys()
     return {
         key: value
@@ -117,8 +121,8 @@ def _played(settings: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 def _set_by_recipe(given: dict[str, str]) -> dict[str, Any]:
     """Return the keys that the words' recipe= sets."""
-    layers = fields.recipe_layers(given)
-    return fields.merged([layer for layer in layers if layer[0] != "recipe embedded"])
+    layers = recipe_layers(given)
+    return merged([layer for layer in layers if layer[0] != "recipe embedded"])
 
 
 def with_base(words: list[str], adapters: list[str]) -> list[str]:
@@ -168,7 +172,7 @@ def _quant_of_run(adapter: str) -> str | None:
 HINT = "env=planner planner.data=gsm8k planner.splits=own"
 
 
-def with_every_task(cfg: Any, keys: Any) -> tuple[Any, Any]:
+def with_every_task(cfg: Config, keys: Any) -> tuple[Config, Any]:
     """Return the settings and eval.py's keys with n=0 replaced by the number of tasks, which play in order.
 
     Raise ArgumentError unless env= names one environment that plays a data set's own splits.

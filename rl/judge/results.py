@@ -11,6 +11,7 @@ from typing import Any
 
 from models import CausalLM, Tokenizer
 from rl.config.arguments import ArgumentError
+from rl.config.fields import Config
 from rl.evaluate import EVAL_STREAM, judged, progress_bar
 from rl.judge.adapter_settings import TRUNCATION
 from rl.records import Episode
@@ -34,12 +35,12 @@ from rl.tasks import Task, make_tasks
 CONFIDENT = 0.8  # probability from which one policy is said to dominate another
 
 
-def make_eval_tasks(cfg: Any, split: str, n: int, samples: int) -> list[Task]:
+def make_eval_tasks(cfg: Config, split: str, n: int, samples: int) -> list[Task]:
     """Return n held-out tasks, each `samples` times in succession; the same as rl.evaluate.evaluate's."""
     return make_tasks(cfg, 0, n, samples, split, EVAL_STREAM, cfg.order)
 
 
-def play(model: CausalLM, tokenizer: Tokenizer, cfg: Any, temperature: float, tasks: list[Task]) -> list[Episode]:
+def play(model: CausalLM, tokenizer: Tokenizer, cfg: Config, temperature: float, tasks: list[Task]) -> list[Episode]:
     """Return the episodes of a model in this process."""
     with phase("evaluate"), progress_bar(len(tasks), f"evaluate at temperature {temperature}") as progress:
         return rollout(model, tokenizer, tasks, cfg, temperature, progress)

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from envs import EnvironmentFailed
 from models import Tokenizer, load_tokenizer
 from rl.config import arguments, fields
+from rl.config.fields import Config
+from rl.config.parse import resolve
 from rl.evaluate import EVAL_STREAM
 from rl.judge import adapter_settings
 from rl.peaks import MOST_TOKENS
@@ -49,9 +51,9 @@ def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, p
     rows, spans, env = [ids], [range(len(ids))], ""
     settings = adapter_settings.settings_of(adapter)
     settings = {} if settings is None or settings.get("data") or adapter_settings.programs(settings) else settings
-    if prompts and settings and "http" not in mixture(str(settings.get("env", fields.Common.env))):
+    if prompts and settings and "http" not in mixture(str(settings.get("env", fields.Config.env))):
         words = adapter_settings.with_settings([f"model={base}"], [str(adapter)])
-        cfg = fields.resolve(arguments.split(words))
+        cfg = resolve(arguments.split(words))
         env, tokenizer = cfg.env, load_tokenizer(base, cfg.thinking)
         for task in make_tasks(cfg, 0, prompts, 1, SPLIT, EVAL_STREAM, cfg.order):
             prompt, reply = _prompt_and_reply(tokenizer, cfg, task)
@@ -63,7 +65,7 @@ def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, p
     return Probes(ids_BT.to(device), torch.tensor(wanted, device=device), len(ids), env)
 
 
-def _prompt_and_reply(tokenizer: Tokenizer, cfg: Any, task: Any) -> tuple[list[int], list[int]]:
+def _prompt_and_reply(tokenizer: Tokenizer, cfg: Config, task: Any) -> tuple[list[int], list[int]]:
     """Return the ids of a task's prompt and of its expert's first reply, which is empty without an expert."""
     try:
         env = make_env(cfg, task.env)

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ import torch
 
 from rl import ranks
 from rl.config.arguments import ArgumentError, flatten
+from rl.config.fields import Config
 from rl.ranks import gradients, heartbeat
 from rl.run import digests, signals
 
@@ -39,7 +40,7 @@ LOOPBACK = ("lo", "lo0")  # names of the network that reaches this machine alone
 STARTED = "LORA_RL_STORE"  # in the environment of ranks started here: host:port of the store, and :pid of this process
 
 
-def run(main: Callable[[Any], None], cfg: Any, groups: int, computed: bool = False) -> None:
+def run(main: Callable[[Config], None], cfg: Config, groups: int, computed: bool = False) -> None:
     """Call main(cfg) in this process, or as one of several ranks, or start these and wait for them.
 
     groups: of episodes, which stay whole. Raise ArgumentError if there are more ranks.
@@ -67,7 +68,7 @@ def run(main: Callable[[Any], None], cfg: Any, groups: int, computed: bool = Fal
         main(cfg)
 
 
-def number(cfg: Any, groups: int) -> int:
+def number(cfg: Config, groups: int) -> int:
     """Return the number of processes to start for ranks=: for 0 one per core if the model is the embedded one on a CPU,
     at most one per group, else 1."""
     if cfg.ranks:
@@ -77,7 +78,7 @@ def number(cfg: Any, groups: int) -> int:
     return max(1, min(cores(), gradients.SHARES, groups))
 
 
-def reader(cfg: Any) -> Callable | None:
+def reader(cfg: Config) -> Callable | None:
     """Return the argument `read` of models.load_model: None if each rank is to hold the whole model."""
     ranks.here.shards = None
     if cfg.shard == "ddp":
@@ -229,7 +230,7 @@ def status_of(child: subprocess.Popen | Fork, came: list[int]) -> int:
 # --------------------------------------------------------------------------------------------------------- each rank
 
 
-def run_as_rank(main: Callable[[Any], None], cfg: Any) -> None:
+def run_as_rank(main: Callable[[Config], None], cfg: Config) -> None:
     """Join the other ranks and call main(cfg)."""
     join(cfg.device)
     beating = heartbeat.Heartbeat()
@@ -252,7 +253,7 @@ def leave() -> None:
     torch.distributed.destroy_process_group()
 
 
-def call(main: Callable[[Any], None], cfg: Any) -> None:
+def call(main: Callable[[Config], None], cfg: Config) -> None:
     """Call main(cfg) on all ranks; the first alone prints."""
     agree(cfg)
     if ranks.is_first():
@@ -316,9 +317,9 @@ def attempt(store: Any, rank: int, world: int) -> str:
     return name
 
 
-def agree(cfg: Any) -> None:
+def agree(cfg: Config) -> None:
     """Raise ArgumentError if ranks have other settings, other code or another torch."""
-    mine = {key: str(value) for key, value in flatten(asdict(cfg)).items()}
+    mine = {key: str(value) for key, value in flatten(cfg.as_dict()).items()}
     mine["code"] = hashlib.sha256(json.dumps(digests.code()).encode()).hexdigest()[:16]
     mine["torch"] = torch.__version__
     first, *others = ranks.gathered(mine)

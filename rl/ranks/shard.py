@@ -39,6 +39,7 @@ from models.sizes import Sizes, sizes_of
 from models.weights import check_finite
 from rl import peaks, ranks
 from rl.config.arguments import ArgumentError
+from rl.config.fields import Config
 from rl.ranks.saving import share_of
 
 RESERVED = 2**30  # bytes that a rollout leaves to others: CUDA's context, Python, the system
@@ -67,7 +68,7 @@ class Scatter(Gather):
 class Shards:
     """The groups of a model, and the passes over it. `ranks.here.shards` is the one of the model in use."""
 
-    def __init__(self, model: CausalLM, cfg: Any, dtype: torch.dtype, mesh: DeviceMesh):
+    def __init__(self, model: CausalLM, cfg: Config, dtype: torch.dtype, mesh: DeviceMesh):
         self.model, self.cfg, self.dtype, self.mesh, self.trains = model, cfg, dtype, mesh, not cfg.lora.r
         self.zero3 = cfg.shard == "zero3"
         self.fits: bool | None = None  # whether rollouts gather all weights; found at the first one
@@ -232,7 +233,7 @@ def fits(shards: Shards) -> bool:
     return all(ranks.gathered(needs <= memory(cfg.device)))
 
 
-def most_copies(sizes: Sizes, cfg: Any) -> Any:
+def most_copies(sizes: Sizes, cfg: Config) -> Any:
     """Return the footprint with the library whose copies take the most, of those that products=auto may choose."""
     kinds = ("onednn", "mkl", "plain") if cfg.products == "auto" else (cfg.products,)
     found = (peaks.footprint(sizes, replace(cfg, products=kind)) for kind in kinds)
@@ -250,7 +251,7 @@ def memory(device: str) -> float:
 # ---- loading ----
 
 
-def read(cfg: Any, model: CausalLM, files: list[Path], dtype: torch.dtype, device: str) -> dict[str, DTensor]:
+def read(cfg: Config, model: CausalLM, files: list[Path], dtype: torch.dtype, device: str) -> dict[str, DTensor]:
     """Shard a model on the meta device and return this rank's share of its tensors; no rank reads more.
 
     Raise ArgumentError for a quantised checkpoint, ValueError for a tensor that is unknown, misshapen or not finite.

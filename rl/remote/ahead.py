@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from models import Tokenizer
 from rl import ranks, rollout
+from rl.config.fields import Config
 from rl.evaluate import progress_bar
 from rl.ranks import playing
 from rl.records import Episode
@@ -59,7 +60,7 @@ class Ahead:
             engine.server.left.set()
 
 
-def collect(tokenizer: Tokenizer, state: Any, cfg: Any) -> list[Episode]:
+def collect(tokenizer: Tokenizer, state: Any, cfg: Config) -> list[Episode]:
     """Return the epoch's episodes, and let the next epoch's be sampled, if there is one, while these are learned."""
     begin: Callable = partial(started, tokenizer, state, cfg)
     state.ahead = Ahead(state.ahead.coming if state.ahead and state.ahead.coming else begin(state.groups))
@@ -70,7 +71,7 @@ def collect(tokenizer: Tokenizer, state: Any, cfg: Any) -> list[Episode]:
     return episodes
 
 
-def started(tokenizer: Tokenizer, state: Any, cfg: Any, first: int) -> Sampling:
+def started(tokenizer: Tokenizer, state: Any, cfg: Config, first: int) -> Sampling:
     """Start to sample the epoch whose groups are those from `first` on, with the present weights."""
     size, weights, world = cfg.algorithm.group_size, sampler_hash(state.model), ranks.here.world
     tasks = make_tasks(cfg, first, cfg.episodes // size, size, "train", cfg.seed, cfg.order, cfg.max_samples)

@@ -21,14 +21,14 @@ from tqdm import tqdm
 import envs
 from models.chat.formats import without_thoughts
 from rl import reward
-from rl.config.fields import Common
+from rl.config.fields import Config
 from rl.records import Episode, Turn
 from rl.remote.client import Refused, Server
 from rl.rollout import CUT, MAX_THREADS
 from rl.tasks import Task, make_env
 
 
-def play_all(server: Server, name: str, cfg: Common, temperature: float, tasks: list[Task]) -> list[Episode]:
+def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: list[Task]) -> list[Episode]:
     """Return the episodes of the server's model `name`. Raise ValueError if all failed because of the environment."""
     pool = ThreadPoolExecutor(min(MAX_THREADS, cfg.rollout_batch_size))
     with tqdm(total=len(tasks), desc=f"evaluate {name}", leave=False, disable=None) as bar:
@@ -47,7 +47,7 @@ def play_all(server: Server, name: str, cfg: Common, temperature: float, tasks: 
     return played
 
 
-def play(server: Server, name: str, cfg: Common, temperature: float, task: Task) -> Episode:
+def play(server: Server, name: str, cfg: Config, temperature: float, task: Task) -> Episode:
     """Play one episode, without ids. A conversation that is too long for the server ends it with outcome "timeout"."""
     episode = Episode(task.env, task.seed, task.group)
     draw = random.Random(f"{task.key}")  # a seed for each request, because the server's random numbers restart with it

@@ -12,14 +12,14 @@ import torch
 from tqdm import tqdm
 
 from rl.batch import policy_logprobs, select
-from rl.config.fields import Common
+from rl.config.fields import Config
 from rl.records import Batch
 from rl.run.state import TrainState
 
 FAR = 0.5  # nats per token by which an episode's log-probabilities may differ on average: another adapter's do by more
 
 
-def recomputed(batch: Batch, state: TrainState, cfg: Common, micro_tokens: int) -> Batch:
+def recomputed(batch: Batch, state: TrainState, cfg: Config, micro_tokens: int) -> Batch:
     """Return the batch with the trainer's log-probabilities as old_logprobs_N, and the `remote_*` metrics of it.
 
     Episodes whose log-probabilities are FAR from these were not sampled by these weights; they are left out. Raise

@@ -30,7 +30,7 @@ from models import CausalLM
 from models.engine import SampledTurn
 from models.random import fold_all
 from rl import ranks
-from rl.config.fields import Common
+from rl.config.fields import Config, Files
 from rl.remote.client import Refused, Server
 from rl.run.files import new_folder
 
@@ -46,7 +46,7 @@ class Unusable(Exception):
     """A reply that does not fit its request."""
 
 
-def remote_engine(model: CausalLM, cfg: Common, weights: str) -> "RemoteEngine":
+def remote_engine(model: CausalLM, cfg: Config, weights: str) -> "RemoteEngine":
     """Return an engine that samples with the model's active adapter, whose hash is `weights`, once the server has it.
 
     Of several ranks the first one sends the adapter. Raise ValueError if the server refuses it or lacks room for
@@ -63,7 +63,7 @@ def remote_engine(model: CausalLM, cfg: Common, weights: str) -> "RemoteEngine":
     return RemoteEngine(server, name, _folder(cfg) / name, *limits)
 
 
-def push(server: Server, name: str, model: CausalLM, cfg: Common) -> None:
+def push(server: Server, name: str, model: CausalLM, cfg: Config) -> None:
     """Let the server load the active adapter, and unload this run's earlier ones."""
     known, folder = server.names(), _folder(cfg)
     for served in server.ask("/models")["data"]:
@@ -91,11 +91,11 @@ def load(server: Server, name: str, folder: Path) -> None:
     server.ask("/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, json_reply=False)
 
 
-def _folder(cfg: Common) -> Path:
+def _folder(cfg: Files) -> Path:
     return Path(cfg.out).absolute() / "sampler"
 
 
-def _prefix(cfg: Common) -> str:
+def _prefix(cfg: Files) -> str:
     return f"run-{hashlib.sha256(str(Path(cfg.out).absolute()).encode()).hexdigest()[:8]}-"
 
 

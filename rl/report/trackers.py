@@ -14,13 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from models import Tokenizer
 from rl import ranks
 from rl.config.arguments import ArgumentError
+from rl.config.fields import Config, Track
 from rl.records import Episode
 from rl.run.files import read_json, read_lines, write_text
 
@@ -28,21 +29,9 @@ EXAMPLES = 8  # episodes in an epoch's table
 MOST = 4000  # characters of a text in it
 COLUMNS = ["epoch", "env", "seed", "outcome", "score", "prompt", "transcript"]
 UNSENT = {"tasks", "warnings"}
-Service = Literal["none", "wandb", "tensorboard", "trackio"]
 
 
-@dataclass(frozen=True)
-class Config:
-    to: Service = "none"  # also send metrics there; track=NAME is short for this
-    project: str = "lora-rl"  # the project there; TensorBoard has none
-    name: str = ""  # the run's name there; empty: its folder's name
-
-    def __post_init__(self):
-        if not self.project:
-            raise ValueError("project must not be empty")
-
-
-def check(track: Config) -> None:
+def check(track: Track) -> None:
     """Raise ArgumentError, one line, if the package is not installed."""
     if track.to != "none" and importlib.util.find_spec(track.to) is None:
         raise ArgumentError(f"track={track.to}: the package is not installed; pip install {track.to}")
@@ -61,7 +50,7 @@ _open: dict[Path, Sink] = {}  # by the run's folder
 
 
 @ranks.first_only
-def send(folder: Path, epoch: int, tokenizer: Tokenizer, episodes: list[Episode], cfg: Any) -> None:
+def send(folder: Path, epoch: int, tokenizer: Tokenizer, episodes: list[Episode], cfg: Config) -> None:
     """Send an epoch, and before the first one the evaluation before training.
 
     What the other program raises is printed once, and the run goes on without it.
@@ -121,7 +110,7 @@ def example(tokenizer: Tokenizer, epoch: int, e: Episode) -> list:
     return [epoch, e.env, e.seed, e.outcome, e.score, *texts]
 
 
-def open_wandb(folder: Path, cfg: Any, epoch: int) -> Sink:
+def open_wandb(folder: Path, cfg: Config, epoch: int) -> Sink:
     """Open the run, or go on with it: a resumed run has the same name there."""
     import wandb
 
@@ -143,7 +132,7 @@ def log_record(package: Any, run: Any, epoch: int, numbers: dict, values: dict, 
     run.log(record, step=epoch)
 
 
-def open_tensorboard(folder: Path, cfg: Any, epoch: int) -> Sink:
+def open_tensorboard(folder: Path, cfg: Config, epoch: int) -> Sink:
     """Open the writer. What a killed process wrote of this epoch and later ones is not shown."""
     from torch.utils.tensorboard import SummaryWriter
 
@@ -163,7 +152,7 @@ def open_tensorboard(folder: Path, cfg: Any, epoch: int) -> Sink:
     return Sink(log, writer.close)
 
 
-def open_trackio(folder: Path, cfg: Any, epoch: int) -> Sink:
+def open_trackio(folder: Path, cfg: Config, epoch: int) -> Sink:
     """Open the run, or go on with it."""
     import trackio
 

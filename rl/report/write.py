@@ -1,15 +1,16 @@
 """What a run shows of an epoch: its part of report.html, its metrics elsewhere, the live line."""
 
-from typing import Any
-
 from models import Tokenizer
+from rl.config.fields import Config
 from rl.records import Batch, Episode
 from rl.report import page, progress, trackers
 from rl.report.episodes import BUDGET, epoch_lines, learned
 from rl.run.run import Run
 
 
-def write_report(run: Run, epoch: int, tokenizer: Tokenizer, episodes: list[Episode], batch: Batch, cfg: Any) -> None:
+def write_report(
+    run: Run, epoch: int, tokenizer: Tokenizer, episodes: list[Episode], batch: Batch, cfg: Config
+) -> None:
     """Add the epoch's episodes to report.html, and send its metrics to track=. Every rank calls this."""
     known = learned(batch)
     if not cfg.data or epoch == 1:  # the rows of data= are the same in every epoch

@@ -15,6 +15,7 @@ import torch
 from envs import scorer
 from envs.prompt_file import ENDINGS
 from models.weights import resolve
+from rl.config.fields import Config
 from rl.config.refusals import one_line
 from rl.run.files import read_json, sha256, verify, write_text
 from rl.tasks import file_of, mixture
@@ -25,7 +26,7 @@ MOST_BYTES = 2**30  # of the weights that are read; of larger ones evenly spaced
 TASK_FILES = (".data", ".scripts")  # options of environments that name a file or folder
 
 
-def origin(cfg: Any) -> dict[str, Any]:
+def origin(cfg: Config) -> dict[str, Any]:
     """Return the digests of what this run begins from."""
     return {
         "weights": digest(resolve(cfg.model).glob("*.safetensors")),
@@ -42,9 +43,9 @@ def code() -> dict[str, str]:
     return {path.relative_to(ROOT).as_posix(): sha256(path)[:16] for path in sorted([ROOT / "train.py", *rooms])}
 
 
-def task_files(cfg: Any) -> dict[str, str]:
+def task_files(cfg: Config) -> dict[str, str]:
     """Return a digest of each file or folder that the environments' options name, by the option and its value."""
-    options = {f"{env}.{key}": value for env in mixture(cfg.env) for key, value in vars(getattr(cfg, env)).items()}
+    options = {f"{env}.{key}": value for env in mixture(cfg.env) for key, value in vars(cfg.environments[env]).items()}
     paths = {f"{key}={value}": Path(value) for key, value in options.items() if value and key.endswith(TASK_FILES)}
     prompts = {key: value for key, value in options.items() if key.endswith(".prompt")}
     paths |= {f"{key}={value}": Path(value) for key, value in prompts.items() if value.endswith(ENDINGS)}
@@ -71,12 +72,12 @@ def digest(paths: Iterable[Path]) -> str:
     return found.hexdigest()
 
 
-def write(cfg: Any, run: Path) -> None:
+def write(cfg: Config, run: Path) -> None:
     """Write run/origin.json."""
     write_text(run / "origin.json", json.dumps(origin(cfg), indent=1) + "\n")
 
 
-def check(cfg: Any, run: Path) -> None:
+def check(cfg: Config, run: Path) -> None:
     """Compare with run/origin.json. Raise ValueError if weights, data or reference differ; print what else does."""
     if (run / "reference" / "manifest.json").is_file():
         verify(run / "reference")

@@ -7,13 +7,14 @@ from typing import Any
 
 import envs
 from rl import ranks
+from rl.config.fields import Config
 from rl.run import status
 from rl.run.out_of_memory import explained
 from rl.run.resume import save_unsaved
 
 
 @contextmanager
-def exits_cleanly(program: str, cfg: Any = None, needs: str = "") -> Iterator[None]:
+def exits_cleanly(program: str, cfg: Config | None = None, needs: str = "") -> Iterator[None]:
     """End the process as `status.ends_in_one_line` does. The line about memory that runs out also advises.
 
     cfg: the settings of train.py or eval.py, from which a line about memory advises.

@@ -11,13 +11,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rl import ranks
 from rl.config.arguments import flatten
-from rl.config.fields import resolve
+from rl.config.fields import Config
+from rl.config.parse import resolve
 from rl.ranks import heartbeat
 from rl.run.files import checkpoints, read_json, remove_leftovers
 from rl.run.resume import how_to_resume
@@ -32,7 +32,7 @@ SPARE = 2**24  # bytes that must be free before a run begins
 
 
 @contextmanager
-def claim(cfg: Any) -> Iterator[tuple[Any, Path]]:
+def claim(cfg: Config) -> Iterator[tuple[Config, Path]]:
     """Yield (settings, folder) of the run, with its folder locked for this process during the block.
 
     If out= names a run that has not finished, with the same settings, the settings are those of `resume=` for it.
@@ -48,7 +48,7 @@ def claim(cfg: Any) -> Iterator[tuple[Any, Path]]:
 
 
 @contextmanager
-def claim_alone(cfg: Any) -> Iterator[tuple[Any, Path]]:
+def claim_alone(cfg: Config) -> Iterator[tuple[Config, Path]]:
     """Do what `claim` does, for this process."""
     folder, file = _lock_folder(cfg)
     try:
@@ -64,7 +64,7 @@ def claim_alone(cfg: Any) -> Iterator[tuple[Any, Path]]:
             folder.rmdir()  # succeeds for an empty one
 
 
-def _lock_folder(cfg: Any) -> tuple[Path, BinaryIO]:
+def _lock_folder(cfg: Config) -> tuple[Path, BinaryIO]:
     """Make the folder of out= and lock it. With {timestamp} in out= a number is added until the folder is new."""
     env, now = cfg.env.replace(",", "+").replace(":", "x"), time.strftime("%Y%m%d-%H%M%S")
     first = folder = Path(cfg.resume or cfg.out.format(algo=cfg.algo, env=env, seed=cfg.seed, timestamp=now))
@@ -145,7 +145,7 @@ def lock(folder: Path) -> BinaryIO:
     return file
 
 
-def _continued(cfg: Any, folder: Path) -> Any:
+def _continued(cfg: Config, folder: Path) -> Config:
     """Return `cfg` for a new folder, or the settings of resume= for the same run that has not finished."""
     saved = _saved(folder)
     if saved is None:
@@ -189,12 +189,12 @@ def _has_results(folder: Path) -> bool:
     return any(path.is_dir() or path.stat().st_size for name in names for path in folder.glob(name))
 
 
-def differences(cfg: Any, saved: dict[str, Any]) -> list[str]:
+def differences(cfg: Config, saved: dict[str, Any]) -> list[str]:
     """Return "key=A there, B here" for each setting that differs from a run's saved ones.
 
     A run saves what it chose or read where `cfg` leaves the choice open; those settings are not compared.
     """
-    given, defaults = flatten(asdict(cfg)), {"threads": 0, "products": "auto"}
+    given, defaults = flatten(cfg.as_dict()), {"threads": 0, "products": "auto"}
     skipped = {"out", "resume", "log", "plan", "ranks", "shard"}
     skipped |= {key for key in RESOLVED if given[key] == defaults[key]}
     skipped |= {"episodes"} if cfg.data else set()
@@ -204,7 +204,7 @@ def differences(cfg: Any, saved: dict[str, Any]) -> list[str]:
 
 
 @contextmanager
-def claim_together(cfg: Any, claim_alone: Callable) -> Iterator[tuple[Any, Path]]:
+def claim_together(cfg: Config, claim_alone: Callable) -> Iterator[tuple[Config, Path]]:
     """Yield (settings, folder) on every rank, as rl/run/folder.py does; the folder must be one that all can read."""
     with ExitStack() as held:
 

@@ -8,7 +8,6 @@ rounded. Checkpoints to resume from hold the copies; the model that `save` write
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,12 +15,13 @@ from models import CausalLM, Tokenizer
 from models.export import save_model
 from rl import ranks
 from rl.config.arguments import ArgumentError
+from rl.config.fields import Config
 from rl.config.model_checks import asked_of_base
 from rl.ranks import saving
 from rl.run.state import TrainState
 
 
-def check(cfg: Any) -> None:
+def check(cfg: Config) -> None:
     """Raise ArgumentError for settings that need a frozen base."""
     if cfg.algorithm.reference:
         raise ArgumentError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")

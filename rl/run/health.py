@@ -7,7 +7,6 @@ lines of metrics.jsonl, the newest last.
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from lora.layer import activate
 from models import CausalLM, Tokenizer
 from models.logprob import token_logprobs
 from rl import ranks
+from rl.config.fields import Config
 from rl.records import Batch, Episode
 
 EPOCHS = 3  # in a row that a poor sign must last: one epoch of it can be chance
@@ -324,7 +324,7 @@ def ratio(records: Sequence[dict]) -> str | None:
     )
 
 
-def should_learn(step: dict, batch: Batch, cfg: Any, epoch: int) -> bool:
+def should_learn(step: dict, batch: Batch, cfg: Config, epoch: int) -> bool:
     """Return whether an optimizer step that has these metrics, of an epoch from 0, should have moved the policy."""
     warmup = cfg.algorithm.critic and epoch < cfg.algorithm.critic_warmup
     decayed = step["lr"] == 0 and cfg.min_lr_ratio == 0

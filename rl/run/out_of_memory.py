@@ -10,13 +10,14 @@ import torch
 
 from models.hooks import keep_copies
 from rl.batch import micro_batches
+from rl.config.fields import Config
 from rl.config.model_checks import stored
 from rl.records import Batch
 from rl.run.memory_errors import is_out_of_memory, may_run_out
 from rl.run.state import TrainState
 
 
-def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, algo: ModuleType, cfg: Any) -> Any:
+def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> Any:
     """Return what rl/update.py's `accumulate` does, in micro-batches of half the size, or half of that, and so on.
 
     Gradients that the failed attempt left are dropped. The size that worked holds for the rest of the run. With dropout
@@ -56,7 +57,7 @@ def _pieces(batch: Batch, micro_tokens: int) -> int:
     return sum(1 for _ in micro_batches(batch, micro_tokens))
 
 
-def advice(cfg: Any, phase: str) -> str:
+def advice(cfg: Config, phase: str) -> str:
     """Return which settings would need less memory in a phase; "episode": in the update of a single episode."""
     updates, new = phase in ("learn", "episode"), not cfg.resume  # a resumed run keeps its model
     quantised = cfg.quant != "none" or stored(cfg.model) != "none"
@@ -77,7 +78,7 @@ def advice(cfg: Any, phase: str) -> str:
     )
 
 
-def explained(error: Exception, cfg: Any = None, needs: str = "") -> str:
+def explained(error: Exception, cfg: Config | None = None, needs: str = "") -> str:
     """Return one line about an allocation that failed: in which phase, how much was wanted, which settings need less,
     and the error's notes on how the run goes on. Raise the error, which is being handled, again if it is another one.
 

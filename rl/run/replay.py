@@ -10,9 +10,9 @@ import json
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from envs.http.wire import is_number
+from rl.config.fields import Config
 from rl.records import Episode, Turn
 from rl.run.files import bounded_lines
 from rl.run.state import TrainState
@@ -21,7 +21,7 @@ KINDS = {"env": str, "seed": int, "group": int, "outcome": str, "success": bool,
 KINDS |= {"metrics": dict, "infrastructure_failed": bool, "adapter_hash": str}
 
 
-def saved_episodes(state: TrainState, cfg: Any) -> list[Episode]:
+def saved_episodes(state: TrainState, cfg: Config) -> list[Episode]:
     """Return the saved episodes of the state's next epoch, and print a line if other weights sampled them."""
     found = checked_episodes(state, cfg)
     if found[0].adapter_hash != state.adapter_hash():
@@ -29,7 +29,7 @@ def saved_episodes(state: TrainState, cfg: Any) -> list[Episode]:
     return found
 
 
-def checked_episodes(state: TrainState, cfg: Any) -> list[Episode]:
+def checked_episodes(state: TrainState, cfg: Config) -> list[Episode]:
     """Return the saved episodes of the state's next epoch.
 
     Raise ValueError, one line, for an epoch that the file lacks or has with another number of episodes, and for a

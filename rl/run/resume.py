@@ -16,6 +16,7 @@ from envs.http.wire import is_number
 from models import CausalLM
 from rl import ranks
 from rl.config.arguments import ArgumentError, flatten
+from rl.config.fields import Config, Lora
 from rl.ranks.saving import Pieces
 from rl.run import digests, full_finetuning, retention
 from rl.run.checkpoint import save_checkpoint
@@ -53,10 +54,7 @@ def saved_settings(run: str) -> dict[str, Any]:
         keys = flatten(read_json(path))
     except (ValueError, AttributeError, RecursionError) as error:
         raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
-    if keys.get("reward.rule") == "seed":  # the name of "shaped" in runs before it
-        keys["reward.rule"] = "shaped"
-    if keys.get("max_turns"):  # in runs before 0 was saved here, it won over the environments' own
-        keys = {key: value for key, value in keys.items() if not key.endswith(".max_turns")}
+    keys.pop("reduce", None)  # a key that older runs saved and that no longer exists
     return {**keys, "out": run}
 
 
@@ -91,7 +89,7 @@ def newest_checkpoint(run: Path) -> Path:
     raise FileNotFoundError(f"{run}: no whole checkpoint-N folder there to resume from")
 
 
-def go_on(state: TrainState, checkpoint: Path, cfg: Any) -> None:
+def go_on(state: TrainState, checkpoint: Path, cfg: Config) -> None:
     """Fill the state from a checkpoint, and remove what its run wrote after it. Raise ValueError, one line, if the run
     began from other weights or data, or if a file is damaged."""
     run = checkpoint.parent
@@ -104,7 +102,7 @@ def go_on(state: TrainState, checkpoint: Path, cfg: Any) -> None:
     print(f"resumed from {checkpoint}")
 
 
-def _clean(run: Path, state: TrainState, cfg: Any) -> None:
+def _clean(run: Path, state: TrainState, cfg: Config) -> None:
     """Remove what the run wrote after the state's epoch."""
     forget_after(run, state.epoch)
     if state.epoch and state.epoch not in {record["epoch"] for record in retention.records(run)}:
@@ -169,7 +167,7 @@ def _finite(tensor: torch.Tensor, file: Path, name: str) -> torch.Tensor:
     return tensor
 
 
-def copy_adapter(model: CausalLM, cfg: Any) -> tuple[list[str], str, Any]:
+def copy_adapter(model: CausalLM, cfg: Config) -> tuple[list[str], str, Lora]:
     """Give the model two copies of the adapter in cfg.resume_from: one that trains, and a frozen one, "reference".
 
     A run keeps the reference in its folder, where resume= finds it. Return the names of the adapted layers, their ranks

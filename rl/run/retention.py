@@ -6,19 +6,20 @@ from typing import Any
 
 from rl import ranks
 from rl.config.arguments import ArgumentError
+from rl.config.fields import Config, Loop, Saving
 from rl.run.files import checkpoints, is_whole, read_json, read_lines, remove
 from rl.run.state import TrainState
 
 KEEP = 2  # newest whole checkpoints that are kept without save_total_limit
 
 
-def to_evaluate(state: TrainState, cfg: Any, run: Path) -> bool:
+def to_evaluate(state: TrainState, cfg: Config, run: Path) -> bool:
     """Return whether the run evaluates at this epoch: before the first, after the last, and every cfg.eval_every."""
     due = state.epoch == 0 or (cfg.eval_every and state.epoch % cfg.eval_every == 0)
     return bool(due) or finished(state, cfg, run)
 
 
-def to_save(state: TrainState, cfg: Any, stats: dict) -> bool:
+def to_save(state: TrainState, cfg: Saving, stats: dict) -> bool:
     """Return whether the epoch that has ended is one of save_steps or save_every; stats: its metrics."""
     if not cfg.save_steps:
         return state.epoch % cfg.save_every == 0
@@ -26,23 +27,23 @@ def to_save(state: TrainState, cfg: Any, stats: dict) -> bool:
     return state.step // cfg.save_steps > before // cfg.save_steps
 
 
-def finished(state: TrainState, cfg: Any, run: Path) -> bool:
+def finished(state: TrainState, cfg: Config, run: Path) -> bool:
     """Return whether all epochs or steps are taken, or patience= is exhausted. All ranks must call this."""
     return all_taken(cfg, state.epoch, state.step) or bool(cfg.patience and ranks.from_first(exhausted(cfg, run)))
 
 
-def all_taken(cfg: Any, epoch: int, step: int) -> bool:
+def all_taken(cfg: Loop, epoch: int, step: int) -> bool:
     """Return whether all epochs or steps are taken."""
     return epoch >= cfg.epochs or bool(cfg.max_steps and step >= cfg.max_steps)
 
 
-def exhausted(cfg: Any, run: Path) -> bool:
+def exhausted(cfg: Saving, run: Path) -> bool:
     """Return whether `patience` evaluations or more were made since the best one."""
     best, (_, scores) = best_epoch(run), evaluations(run)
     return bool(cfg.patience) and sum(epoch > best for epoch in scores) >= cfg.patience
 
 
-def last_line(state: TrainState, cfg: Any, run: Path) -> str:
+def last_line(state: TrainState, cfg: Config, run: Path) -> str:
     """Return the line at a run's end: its last epoch, why it ends early, and its best epoch by evaluation."""
     line = f"done: {run}/epoch_{state.epoch}, curves and episodes in {run}/report.html"
     if not all_taken(cfg, state.epoch, state.step):
@@ -153,7 +154,7 @@ def evaluations(run: Path) -> tuple[str, dict[int, float]]:
     return ("held-out loss", losses) if by_loss else ("success", played)
 
 
-def evaluation_missing(cfg: Any, run: Path, epoch: int) -> bool:
+def evaluation_missing(cfg: Config, run: Path, epoch: int) -> bool:
     """Return whether the metrics lack an evaluation that this run makes, at this epoch."""
     found = [record for record in records(run) if "eval" in record or "eval_loss" in record]
     here = [record for record in found if record["epoch"] == epoch]
@@ -162,7 +163,7 @@ def evaluation_missing(cfg: Any, run: Path, epoch: int) -> bool:
     return not here and (bool(found) or epoch == 0)
 
 
-def is_finished(cfg: Any, run: Path) -> bool:
+def is_finished(cfg: Config, run: Path) -> bool:
     """Return whether the run in the folder has taken all its epochs or steps, or patience= is exhausted, and has made
     its last evaluation.
 

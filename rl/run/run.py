@@ -8,13 +8,13 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from models import Tokenizer
 from models.memory import end_phase
 from rl import ranks
-from rl.config.fields import Common
+from rl.config.fields import Config
 from rl.records import Batch, Episode
 from rl.run import phases, retention, signals, watch
 from rl.run.checkpoint import base_name, save_checkpoint, save_epoch
@@ -28,14 +28,14 @@ class Run:
     """The folder that a run writes into, locked by rl/run/folder.py, and the settings of the run."""
 
     folder: Path
-    cfg: Common | None = None  # from `begin` on
+    cfg: Config | None = None  # from `begin` on
     phases: dict[str, dict] = field(default_factory=dict)  # those that are not yet logged
 
-    def begin(self, cfg: Common) -> None:
+    def begin(self, cfg: Config) -> None:
         """Write config.json. The configuration gets the folder in `out`."""
         print(f"run: {self.folder}", flush=True)
         self.cfg = replace(cfg, out=str(self.folder))
-        write_text(self.folder / "config.json", json.dumps(asdict(self.cfg), indent=2) + "\n")
+        write_text(self.folder / "config.json", json.dumps(self.cfg.as_dict(), indent=2) + "\n")
 
     # ---- the log ----
 

@@ -11,8 +11,10 @@ import lora
 from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from models.decoder import checkpoint_blocks
 from rl import data, ranks
-from rl.config import checks, fields
-from rl.config.fields import Common, Lora
+from rl.config import checks
+from rl.config.fields import Config, Lora
+from rl.config.model_checks import read_targets
+from rl.config.parse import describe_sources
 from rl.ppo import Critic
 from rl.ranks import launch
 from rl.run import digests, exits, full_finetuning, resume
@@ -24,12 +26,11 @@ from rl.run.replay import checked_episodes
 from rl.run.resume import copy_adapter
 from rl.run.run import Run
 from rl.run.state import TrainState
-from rl.targets import read_targets
 from rl.update import make_optimizer
 
 
 @contextmanager
-def started(cfg: Common) -> Iterator[tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]]:
+def started(cfg: Config) -> Iterator[tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]]:
     """Context of a run: (run, tokenizer, state, demos). Its folder is locked, and its state is saved on a signal.
 
     A command whose out= names an unfinished run with the same settings goes on with it.
@@ -40,7 +41,7 @@ def started(cfg: Common) -> Iterator[tuple[Run, Tokenizer, TrainState, data.Demo
             yield run, tokenizer, state, demos
 
 
-def start(cfg: Common, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
+def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
     """Return (run, tokenizer, state, demos) for a run in this folder; demos are those of data=, or None.
 
     run.cfg: the argument with these filled in: the folder in `out`, the number of demonstrations in `episodes`,
@@ -51,7 +52,7 @@ def start(cfg: Common, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
         tokenizer = load_tokenizer(cfg.model, cfg.thinking)
         tokenizer.prompt([{"role": "user", "content": "?"}])  # an unknown chat format fails before a folder is made
         checkpoint = resume.newest_checkpoint(Path(cfg.resume)) if cfg.resume else None
-        print(f"settings: {fields.describe_sources(cfg)}", flush=True)
+        print(f"settings: {describe_sources(cfg)}", flush=True)
         demos = data.load(cfg, tokenizer) if cfg.data else None
         if demos:
             cfg = replace(cfg, episodes=len(demos.train))  # an epoch learns from all of them
@@ -95,7 +96,7 @@ def start(cfg: Common, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
     return run, tokenizer, state, demos
 
 
-def adapt(model: CausalLM, cfg: Common) -> Lora:
+def adapt(model: CausalLM, cfg: Config) -> Lora:
     """Give the model the adapter that trains, print a line about it and return its settings."""
     if cfg.resume_from:
         names, size, settings = copy_adapter(model, cfg)

@@ -14,6 +14,7 @@ from models import Tokenizer
 from models.tiny.shape import same_shape
 from models.weights import resolve
 from rl import ranks
+from rl.config.fields import Config, Experiment, Messages, Optim
 from rl.records import Batch, Episode
 from rl.run import health
 from rl.run.files import append, checkpoints, plain, read_lines
@@ -46,7 +47,7 @@ class Watch:
     norms: list[float] = field(default_factory=list)  # of the gradient, in steps that should have moved the policy
     nonfinite: int = 0  # steps in a row whose gradient was not finite
 
-    def begin(self, state: Any, tokenizer: Tokenizer, cfg: Any, folder: Path) -> None:
+    def begin(self, state: Any, tokenizer: Tokenizer, cfg: Config, folder: Path) -> None:
         """Read what earlier epochs left. Check the tokenizer, the adapter, and that the warm-up ends within the run."""
         for _, record in read_lines(folder / "metrics.jsonl"):
             if "tasks" in record:
@@ -65,7 +66,7 @@ class Watch:
             words = f"warmup_steps={cfg.warmup_steps} of {steps} optimizer steps"
             print(f"{words}: the learning rate does not reach lr={cfg.lr:g}", flush=True)
 
-    def collected(self, state: Any, episodes: list[Episode], stats: dict, cfg: Any) -> None:
+    def collected(self, state: Any, episodes: list[Episode], stats: dict, cfg: Config) -> None:
         """Check the epoch's episodes. stats: their metrics."""
         turns = sum(len(episode.turns) for episode in episodes)
         invalid = sum(episode.invalid for episode in episodes) / max(turns, 1)
@@ -89,12 +90,12 @@ class Watch:
             sentences["invalid_actions"] = health.invalid_actions(records)
         self.report(cfg, f"epoch {state.epoch + 1}", **sentences)
 
-    def _unlikely_prompts(self, state: Any, episodes: list[Episode], cfg: Any) -> str | None:
+    def _unlikely_prompts(self, state: Any, episodes: list[Episode], cfg: Experiment) -> str | None:
         if same_shape(resolve(cfg.model)):
             return None  # it has learned replies alone
         return health.unlikely_prompts(state.model, episodes)
 
-    def stepped(self, state: Any, batch: Batch, step: dict, cfg: Any) -> None:
+    def stepped(self, state: Any, batch: Batch, step: dict, cfg: Config) -> None:
         """Check an optimizer step on the batch; step: its metrics. Raise FloatingPointError if NONFINITE steps in a
         row had no finite gradient."""
         where, sentences = f"epoch {state.epoch + 1}, step {state.step}", {}
@@ -112,7 +113,7 @@ class Watch:
                 sentences["factors"] = self._moved(state, step["lr"], cfg)
         self.report(cfg, where, **sentences)
 
-    def _moved(self, state: Any, lr: float, cfg: Any) -> str | None:
+    def _moved(self, state: Any, lr: float, cfg: Optim) -> str | None:
         """Check the factor that must have moved in this step: B in the first, A in the second.
 
         A's gradient is a product with B, which has hardly moved in plain gradient descent or at a tiny lr.
@@ -123,7 +124,7 @@ class Watch:
         self.sums = self.sums if self.unmoved else {}
         return sentence
 
-    def ended(self, state: Any, stats: dict, cfg: Any) -> dict:
+    def ended(self, state: Any, stats: dict, cfg: Config) -> dict:
         """Check the metrics of the epoch that has ended. Return the metrics that the checks add."""
         record = {key: value for key, value in {**self.collecting, **stats}.items() if key in KEPT}
         self.records.append(record)
@@ -142,7 +143,7 @@ class Watch:
         checked = {"tasks": record["tasks"], "invalid_actions": record["invalid_actions"], "warnings": names}
         return checked | withdrawn
 
-    def report(self, cfg: Any, where: str, **sentences: str | None) -> None:
+    def report(self, cfg: Messages, where: str, **sentences: str | None) -> None:
         """Print and remember what was found. Raise Nonsense for it with strict=true."""
         for name, sentence in sentences.items():
             if sentence is None:
@@ -160,7 +161,7 @@ def factors(state: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def replayable(state: Any, folder: Path, episodes: list[Episode], cfg: Any) -> Iterator[None]:
+def replayable(state: Any, folder: Path, episodes: list[Episode], cfg: Config) -> Iterator[None]:
     """If the block ends because no gradient was finite, save the episodes and add how to repeat the update.
 
     The file has the episodes of every epoch since the newest checkpoint, the one under way included.

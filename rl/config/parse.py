@@ -1,0 +1,172 @@
+"""From the words key=value to a Config, set in three levels.
+
+    python train.py algo=ppo env=textcraft lr=1e-3 lora.r=16 ppo.clip=0.2 recipe=dapo
+
+1. The defaults in the code: rl/config/fields.py, the algorithm's Config and the environment's.
+2. Recipes: recipe=NAME is recipes/NAME.toml. For the embedded model, recipes/embedded.toml is applied first.
+3. The command line, where a later word wins over an earlier one.
+
+Of algorithms and environments only those are loaded that the run uses or a word names.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import envs
+from rl.config import arguments, checks, help
+from rl.config.arguments import ArgumentError, flatten, word
+from rl.config.fields import ALGORITHMS, EVERYDAY, READ_BY_EVAL, THEMES, Config, Lora, Reward, Track, algorithm_module
+from rl.config.recipes import Layer, recipe_layers, share_options
+from rl.config.refusals import recipe_names, unknown_key
+from rl.run.resume import check_words, saved_settings
+from rl.tasks import mixture
+
+RUN_TABLES = {"lora": Lora, "reward": Reward, "track": Track}  # which every run has
+GROUPS = (*RUN_TABLES, *ALGORITHMS, *envs.NAMES)
+MAY_NAME_OTHERS = ("recipe embedded", "saved settings")  # layers with keys of groups that the run need not load
+
+K = TypeVar("K")
+
+
+@overload
+def parse(words: list[str], program: str = "train.py") -> Config: ...
+@overload
+def parse(words: list[str], program: str, also: type[K]) -> tuple[Config, K]: ...
+def parse(words, program="train.py", also=None):
+    """Return the Config of key=value words. Exit with 0 after --help, with 2 and one line after a wrong word.
+
+    also: a dataclass of keys that only this program has; its instance is returned beside the Config.
+    """
+    if arguments.wants_help(words):
+        help.print_and_exit(help_text(words, program, also))
+    try:
+        given = arguments.split(words)
+        if {"resume", "resume_from", "data"} & given.keys():
+            check_words(given, ALGORITHMS)
+        more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
+        keys = arguments.build(also, more) if also else None
+        cfg = resolve(given, also)
+        checks.check(cfg)
+        if program == "train.py":
+            checks.check_training(cfg)
+    except (ArgumentError, OSError) as error:
+        arguments.fail(program, error)
+    return (cfg, keys) if also else cfg
+
+
+def resolve(given: dict[str, str], also: type | None = None) -> Config:
+    """Return the Config of the given keys over the recipes, or over the settings of the run that is resumed.
+
+    Raise ArgumentError for an unknown key and for a value that its field does not take. also: a dataclass whose keys
+    an unknown key may resemble.
+    """
+    layers = layers_of(given)
+    settings = merged(layers)
+    keys = {key: value for theme in THEMES for key, value in vars(arguments.build(theme, settings)).items()}
+
+    # The tables of the run, and of others those that a recipe or a word names, so that their keys are checked too.
+    used = {*RUN_TABLES, keys["algo"], *mixture(keys["env"])} | groups_of(given)
+    named = groups_of(merged([layer for layer in layers if layer[0] not in MAY_NAME_OTHERS]))
+    classes = {name: group_class(name) for name in GROUPS if name in used | named}
+    unread = set(GROUPS) - classes.keys()
+    settings = {key: value for key, value in settings.items() if not groups_of([key]) & unread}
+    _refuse_unknown(settings, classes, also)
+    tables = {name: arguments.build(cls, settings, name) for name, cls in classes.items()}
+
+    of_run = {name: table for name, table in tables.items() if name in used}
+    environments = {name: of_run.pop(name) for name in envs.NAMES if name in of_run}
+    own = {name: of_run.pop(name) for name in ALGORITHMS if name in of_run and not hasattr(Config, name)}
+    return checks.without_auto(Config(**keys, **of_run, own=own, environments=environments))
+
+
+def _refuse_unknown(settings: dict[str, Any], classes: dict[str, type], also: type | None) -> None:
+    """Raise ArgumentError for the first key that neither the themes nor the classes of groups have."""
+    known = {key for theme in THEMES for key in arguments.keys_of(theme)}
+    known |= {key for name, cls in classes.items() for key in arguments.keys_of(cls, name)}
+    for key in settings:
+        if key not in known:
+            every = [("", cls) for cls in (*THEMES, also) if cls] + [(name, group_class(name)) for name in GROUPS]
+            raise ArgumentError(unknown_key(key, [k for group, cls in every for k in arguments.keys_of(cls, group)]))
+
+
+def group_class(name: str) -> type:
+    """Return the dataclass of a group of GROUPS."""
+    if name in RUN_TABLES:
+        return RUN_TABLES[name]
+    return algorithm_module(name).Config if name in ALGORITHMS else envs.config_class(name)
+
+
+def groups_of(keys: Iterable[str]) -> set[str]:
+    """Return the groups of the dotted keys."""
+    return {key.partition(".")[0] for key in keys if "." in key}
+
+
+def layers_of(given: dict[str, str]) -> list[Layer]:
+    """Return (source, keys) of the recipes or of the resumed run, and of the command line; later ones win."""
+    if given.get("resume"):
+        layers = [("saved settings", saved_settings(given["resume"]))]
+    else:
+        layers = recipe_layers(given)
+    layers.append(("command line", given))
+    return share_options(layers, merged(layers).get("env", Config.env))
+
+
+def merged(layers: list[Layer]) -> dict[str, Any]:
+    """Return the keys of all layers; later ones win."""
+    return {key: value for _, keys in layers for key, value in keys.items()}
+
+
+def describe_sources(cfg: Config) -> str:
+    """Return one line: each recipe in effect with what it sets for this run, and what the command line sets."""
+    named = {key: getattr(cfg, key) for key in ("algo", "env", "model", "recipe", "quick", "guide")}
+    without_words = flatten(resolve({"resume": cfg.resume} if cfg.resume else named).as_dict())
+    layers = [] if cfg.resume else layers_of(named)[:-1]
+    source_of = {key: source for source, keys in layers for key in keys}
+    parts = {source: [] for source, _ in layers}
+    for key, value in flatten(cfg.as_dict()).items():
+        source = source_of.get(key) if value == without_words.get(key) else "command line"
+        if source and key in without_words and key not in named:
+            parts.setdefault(source, []).append(f"{key}={word(value)}")
+    start = " ".join(f"{key}={named[key]}" for key in ("algo", "env", "model"))
+    start += f"; saved in {Path(cfg.resume) / 'config.json'}: the rest" if cfg.resume else ""
+    return "; ".join([start, *(f"{source}: {' '.join(words) or 'nothing'}" for source, words in parts.items())])
+
+
+ABOUT = """
+A word on the command line wins over recipe=NAME, a recipe over recipes/embedded.toml (which applies to the
+embedded model alone), and that over the defaults below. A run writes the result into its config.json.
+"""
+ABOUT_EVAL = "Keys that only training reads may be given too, as recipes do, and change nothing."
+ABOUT_ALL = "These are the keys that most runs change; --help all lists every key, those of environments included."
+
+
+def help_text(words: list[str], program: str, also: type | None = None) -> str:
+    """Return the help of train.py, or of eval.py with the keys that it reads: by theme the keys that most runs change,
+    and those of the algorithm in `words`. If `all` is a word, every key.
+
+    also: a dataclass of keys that only this program has.
+    """
+    everything, evaluates = "all" in words, program == "eval.py"
+    algorithms = [each.removeprefix("algo=") for each in words if each.removeprefix("algo=") in ALGORITHMS]
+    names = GROUPS if everything else (*RUN_TABLES, algorithms[-1] if algorithms else Config.algo)
+    themes = [("", theme) for theme in THEMES] + [(name, cls) for name, cls in RUN_TABLES.items() if name in names]
+    others = [(name, group_class(name)) for name in names if name not in RUN_TABLES]
+    skip = set()
+    if not everything:
+        skip |= {key for group, cls in themes for key in arguments.keys_of(cls, group)} - EVERYDAY
+    if evaluates:
+        skip |= {key for theme in THEMES for key in arguments.keys_of(theme)} - READ_BY_EVAL
+        themes = [(group, cls) for group, cls in themes if group in ("", "reward")]
+        others = [(name, cls) for name, cls in others if name in envs.NAMES]
+
+    blocks = [help.key_lines(also)] if also else []
+    for group, cls in themes:
+        if lines := help.key_lines(cls, group, skip):
+            blocks.append([cls.__doc__.replace(".", ":"), *lines])
+    for name, cls in others:
+        heading = f"The algorithm, algo={name}:" if name in ALGORITHMS else f"The environment {name}:"
+        blocks.append([heading, *help.key_lines(cls, name)])
+    blocks.append([f"recipes: {', '.join(recipe_names())}; environments: {', '.join(envs.NAMES)}"])
+    about = [ABOUT.strip(), *[ABOUT_EVAL] * evaluates, *[ABOUT_ALL] * (not everything)]
+    return help.page(program, "\n".join(about), blocks)
