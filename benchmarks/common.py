@@ -12,7 +12,6 @@ import math
 import os
 import platform
 import re
-import subprocess
 import sys
 import time
 import weakref
@@ -344,17 +343,6 @@ def scratch_of(work: Callable[[], list[torch.Tensor]], device: str = "cpu") -> f
     return (peak - sum(x.untyped_storage().nbytes() for x in outputs)) / 2**20
 
 
-def peak_of(work: Callable[[], object]) -> float:
-    """Return the MiB by which this process's resident memory peaks above its present size while `work` runs.
-
-    From /proc: getrusage's ru_maxrss starts at the parent's peak in a process that was forked, and never falls.
-    """
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is now the present
-    before = _resident("VmRSS")
-    work()
-    return (_resident("VmHWM") - before) / 1024
-
-
 def reset_peak(device: str) -> None:
     """Make the present use of memory the peak: of this process on a CPU, of torch's allocator on a GPU."""
     if device != "cpu":
@@ -373,22 +361,6 @@ def peak_gib(device: str) -> float:
 def _resident(key: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))  # KiB
-
-
-def memory_parts(name: str, row: str, sides: list[str], module: str, options: Options) -> Parts:
-    """Return a row with the peak memory of one process per side that runs the row `row` alone. Return no row without
-    options.peaks or without /proc."""
-
-    def peaks(name: str) -> Row:
-        values = {}
-        for side in sides:
-            words = {**asdict(options), "only": row, "memory": side, "out": ""}
-            command = [sys.executable, "-m", module, *(f"{key}={value}" for key, value in words.items() if value != "")]
-            output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            values[side] = [json.loads(output.splitlines()[-1])["peak_mib"]]
-        return Row(name, values, "MiB")
-
-    return {name: peaks} if options.peaks and Path("/proc/self/clear_refs").exists() else {}
 
 
 # ---- the report ----

@@ -9,12 +9,11 @@ multi-turn: prompts, then turns of sampled and observed tokens, greedily: slots 
 Greedy ids must be the same on both sides.
 """
 
-import json
 import math
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -45,8 +44,6 @@ class Options(common.Options):
     turns: Positive[int] = 8  # of an episode
     sampled: Positive[int] = 32  # tokens of a turn
     observed: Positive[int] = 96  # tokens after it
-    peaks: bool = True  # measure each side's peak memory, in a process of its own
-    memory: str = ""  # ours | transformers: run that side of the row `only` once and print its peak memory as JSON
 
 
 @dataclass(frozen=True)
@@ -267,30 +264,13 @@ def parts(name: str, options: Options, missing: list[str]) -> Parts:
         talk = make_talk(episodes, *words, model.config.vocab_size)
         return measure_turns(name, model, talk, options, {"reuse off": 3.0} if stated else {})
 
-    made, single = {}, replace(options, model=name)
-    for case in cases:
-        made[case] = rate
-        made |= common.memory_parts(f"{case}, peak", case, wanted, "benchmarks.generate", single)
-    return made | {f"{label}, multi-turn greedy": turns}
-
-
-def peak(options: Options) -> float:
-    """Return the peak MiB of the side `options.memory` in the row `options.only`."""
-    cases = make_cases(options, Path(options.model).name)
-    name = common.chosen(cases, options.only)[0]
-    _, tokenizer, works = load(options.model, [options.memory], options)
-    case, work = cases[name](name, tokenizer), works[options.memory]
-    work(Case("first", [case.prompts[0][:8]] * 2, [2, 2], case.temperature))  # loads what is loaded at the first call
-    return common.peak_of(lambda: work(case))
+    return dict.fromkeys(cases, rate) | {f"{label}, multi-turn greedy": turns}
 
 
 def main(options: Options) -> None:
     if not all(word.isdecimal() and int(word) for word in options.rows.split(",")):
         sys.exit(f"rows={options.rows}: not whole numbers by comma")
     torch.set_num_threads(options.threads)
-    if options.memory:
-        print(json.dumps({"peak_mib": peak(options)}))
-        return
     missing, made = common.absent("transformers", "peft"), {}
     for name in options.model.split(","):
         made |= parts(name, options, missing)
@@ -306,7 +286,6 @@ def main(options: Options) -> None:
         f"{options.observed} observed ones.",
         f"mixed and multi-turn: the run that is checked is the only warm-up. `{TOO}`: in the greedy rows of models of "
         f"{LARGE:,} parameters or more.",
-        "peak: resident memory above the loaded model, each side alone in a process.",
         *(f"{name}: absent; ours was measured without it." for name in missing),
     ]
     common.report("generate", rows, options, notes, about)

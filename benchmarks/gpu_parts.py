@@ -3,16 +3,18 @@
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from pathlib import Path
 from random import Random
 
 import torch
 
-from benchmarks import common, generate, gpu_checks, gpu_decode, logprob, memory, onpolicy, phases, sides, step
+import train
+from benchmarks import common, generate, gpu_checks, gpu_decode, logprob, real_size, sides, step
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
-from models.cuda.exact import make_exact
 from models.logprob import token_logprobs
+from rl.config.parse import parse
 
 
 def each(parts: common.Parts, given: Given) -> Iterator[Row]:
@@ -40,26 +42,12 @@ def epoch(given: Given) -> Iterator[Row]:
                 model = f"{folder}/base"
                 sides.write_base(name, given.dtype, model)
             words = ["algo=ppo", f"model={model}", f"device={given.device}", f"dtype={word}", f"out={folder}/run"]
-            found = phases.run([*words, *more.split()])
+            train.main(parse([*words, *more.split()], "train.py"))
+            found = real_size.phases_of(Path(folder, "run"))
         for phase, measured in found.items():
             row = Row(f"train.py algo=ppo {name}, {phase}", {"ours": [measured.seconds]}, tokens=measured.tokens)
             row.check, row.details = f"peak {measured.peak_gib:.2f} GiB", {"phase_peak_gib": measured.peak_gib}
             yield row
-
-
-# ---- the plan ----
-
-
-def plan(given: Given) -> Iterator[Row]:
-    """Compare the planned peak of each phase of the small shape with the most that was held."""
-    shape, word = given.scale.small, str(given.dtype).removeprefix("torch.")
-    for words in given.scale.plan:
-        settings = [f"device={given.device}", f"dtype={word}", *words.split()]
-        expected, found = memory.planned(shape, settings), memory.measured(shape, settings)
-        for phase, size in found.items():
-            values = {"ours": [size / 2**30], "planned": [expected[phase] / 2**30]}
-            yield Row(f"plan {shape} {words}, {phase}", values, "GiB")
-        common.free_memory()
 
 
 # ---- the head ----
@@ -198,13 +186,24 @@ def grpo_step(given: Given) -> Iterator[Row]:
 
 
 def exact(given: Given) -> Iterator[Row]:
+    """Compare a rollout of several turns and the training pass over it with exact=true and without."""
     raw = sides.SHAPES[given.scale.small]
     model = sides.adapted(sides.random(raw, given.dtype, given.device))
     talk = generate.make_talk(*given.scale.round_trip, raw["vocab_size"])
-    name = f"exact path, {given.scale.small}, rollout and training pass"
-    [target] = given.targets({"not exact": 1.10}).values() or [None]
-    yield onpolicy.measure_cost(name, model, talk, given.options, target, given.device, given.scale.patience)
-    model = make_exact(model)
+
+    def round_trip(exact: bool) -> torch.Tensor:
+        gpu_checks.switch_exact(model, exact)
+        played = generate.play(model, talk, reuse=True, temperature=1.0)
+        return gpu_checks.train(model, gpu_checks.episodes_of(talk, *played))[0]
+
+    unequal, options = int((round_trip(True) != 0).sum()), given.options
+    works = {"ours": partial(round_trip, True), "not exact": partial(round_trip, False)}
+    words = options.repeats, options.warmup, given.device, given.scale.patience
+    row = Row(f"exact path, {given.scale.small}, rollout and training pass", common.interleave(works, *words))
+    row.check = f"{unequal:,} tokens differ" if unequal else "all tokens equal bit for bit"
+    row.targets = {} if unequal else given.targets({"not exact": 1.10})
+    yield row
+    gpu_checks.switch_exact(model, True)
     rows, context = (sizes[len(sizes) // 2] for sizes in (given.scale.rows, given.scale.contexts))
     name = f"decode {given.scale.small}, exact=true, {rows} rows, context {context:,}"
     yield from gpu_decode.one_step(name, partial(gpu_decode.step_row, name, model, rows, context, None, given))
@@ -220,7 +219,6 @@ PARTS: dict[str, tuple[Part, int]] = {  # the function and the seconds that benc
     "epoch": (epoch, 50),
     "quantised base": (gpu_decode.quantised, 30),
     "decode, large": (lambda given: gpu_decode.decode(given.scale.large, given), 35),
-    "plan": (plan, 30),
     "exact path": (exact, 20),
     "prefill": (lambda given: gpu_decode.prefill(given.scale.small, given), 10),
     "attention": (gpu_decode.attention, 15),

@@ -40,12 +40,6 @@ class Scale:
     group: tuple[int, int, int] = (512, 512, 8)  # prompt, completion, samples
     layer_tokens: int = 8192  # through 4 layers of the large model
     training: tuple[int, int] = (16, 512)  # episodes and their tokens, half of them sampled
-    plan: tuple[str, ...] = (  # words of train.py for the small shape, whose planned peaks are compared with measured
-        "micro_tokens=8192 max_len=1024 rollout_batch_size=64",
-        "micro_tokens=8192 max_len=1024 rollout_batch_size=64 checkpoint=block",
-        "micro_tokens=8192 max_len=1024 rollout_batch_size=64 quant=nf4",
-        "micro_tokens=8192 max_len=1024 rollout_batch_size=64 lora.r=0 checkpoint=block",
-    )
     step: tuple[int, int, int, int] = (4, 8, 512, 512)  # prompts, samples, tokens of a prompt, of a reply
     round_trip: tuple[int, int, int, int, int] = (32, 128, 4, 32, 32)  # as talk, for the exact path
     epoch: str = "epochs=1 eval_episodes=32"  # words of train.py algo=ppo for the embedded model
@@ -102,7 +96,6 @@ SIZES = {  # by the card's memory in GiB, from which on the set is chosen
             group=(16, 8, 2),
             layer_tokens=32,
             training=(2, 12),
-            plan=("micro_tokens=48 max_len=24 rollout_batch_size=2",),
             step=(2, 4, 12, 4),
             round_trip=(2, 8, 2, 2, 3),
             epoch="epochs=1 episodes=4 batch_size=4 eval_episodes=2 max_turns=2 max_new_tokens=6",

@@ -1,9 +1,9 @@
-"""Success of the base, after SFT and after RL in each environment: rl.pipeline for one environment after another.
+"""Success of the base, after SFT and after RL in each environment: examples/pipeline.py for one after another.
 
     python -m benchmarks.learning                               the twelve environments, 65 minutes of a Zen 3 core
     python -m benchmarks.learning quick=true                    the same with less of everything, 17 minutes
     python -m benchmarks.learning envs=sat,textcraft n=500      two of them, with more demonstrations, epochs and tasks
-    python -m benchmarks.learning model=FOLDER rl="algo=ppo"    words that are no keys of this program are rl.pipeline's
+    python -m benchmarks.learning model=FOLDER rl="algo=ppo"    all other words are the pipeline's
 
 The pipeline: the expert's demonstrations -> SFT -> RL from the epoch of lowest held-out loss -> base, SFT and RL play
 the same tasks of split=test. An environment's runs, log and evaluation are in runs=FOLDER/ENVIRONMENT. The same command
@@ -14,7 +14,6 @@ import json
 import platform
 import resource
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -27,7 +26,8 @@ import torch
 
 import envs
 from benchmarks import common
-from rl import pipeline, stats
+from examples import pipeline
+from rl import stats
 from rl.config import arguments, program
 from rl.config.arguments import ArgumentError
 from rl.config.refusals import hint
@@ -92,19 +92,17 @@ def main(words: list[str]) -> None:
 
 
 def command(keys: Keys, name: str, given: dict[str, str]) -> list[str]:
-    """Return rl.pipeline's words for an environment; the words of the command line win."""
+    """Return the pipeline's words for an environment; the words of the command line win."""
     usual = arguments.split((QUICK if keys.quick else FULL).split()) | (QUICK_STAGES if keys.quick else FULL_STAGES)
     return [f"{key}={value}" for key, value in (usual | given | {"env": name}).items()]
 
 
 def check(keys: Keys, name: str, words: list[str]) -> None:
     """Raise ArgumentError for wrong words, and for an environment whose pipeline is done with other words."""
-    folder, given = Path(keys.runs) / name, arguments.split(words)
-    own = {key: given.pop(key) for key in arguments.keys_of(pipeline.Keys) if key in given}
-    if "out" in own or "stages" in own:
-        raise ArgumentError("stages= is a key of rl.pipeline alone; runs= is the folder of all pipelines")
-    settings = arguments.build(pipeline.Keys, own)
-    pipeline.Pipeline(settings, [f"{key}={value}" for key, value in given.items()]).check()
+    folder = Path(keys.runs) / name
+    if "out" in arguments.split(words):
+        raise ArgumentError("runs= is the folder of all pipelines; out= is the table's")
+    pipeline.commands(words)
     if (done := words_of(folder)) and done != shlex.join(words):
         raise ArgumentError(f"{folder} was made by {done!r}, not {shlex.join(words)!r}; choose another runs=")
 
@@ -120,18 +118,17 @@ def run(folder: Path, words: list[str]) -> str:
         print(f"{folder.name}: done before, in {folder}", flush=True)
         return ""
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"{folder.name}: python -m rl.pipeline {shlex.join([*words, f'out={folder}'])}", flush=True)
+    print(f"{folder.name}: python {pipeline.NAME} {shlex.join([*words, f'out={folder}'])}", flush=True)
     began, before = time.monotonic(), processor_seconds()
     try:
         with open(folder / "log.txt", "a") as log:
-            python = [sys.executable, "-m", "rl.pipeline", *words, f"out={folder.absolute()}"]
-            status = pipeline.run(python, cwd=pipeline.ROOT, stdout=log, stderr=subprocess.STDOUT)
+            status = pipeline.call([pipeline.NAME, *words, f"out={folder.absolute()}"], log)
     finally:
         with open(folder / "seconds.jsonl", "a") as file:  # a line for each attempt
             file.write(f"{json.dumps({'wall': time.monotonic() - began, 'cpu': processor_seconds() - before})}\n")
     if status:
         lines = [line for line in (folder / "log.txt").read_text().splitlines() if line.strip()]
-        said = [line for line in lines if not line.startswith("rl.pipeline: stage")] or ["it printed nothing"]
+        said = [line for line in lines if not line.startswith(f"{pipeline.NAME}: ")] or ["it printed nothing"]
         print(f"{folder.name}: failed with status {status}: {said[-1]}; {folder}/log.txt has the rest", flush=True)
         return said[-1]
     (folder / "done.txt").write_text(shlex.join(words))
@@ -151,9 +148,8 @@ def row(keys: Keys, name: str) -> dict[str, Any]:
     attempts = [json.loads(line) for line in (folder / "seconds.jsonl").read_text().splitlines()]
     found = {"env": name} | {key: sum(attempt[key] for attempt in attempts) for key in ("wall", "cpu")}
     results = read_json(folder / "evaluation.json")["results"]
-    adapters = pipeline.Pipeline(pipeline.Keys(out=str(folder)), []).policies()
     for number, kind in enumerate(("sampled", "greedy")):
-        of = {policy: results[adapter][number] for policy, adapter in adapters.items()}
+        of = {policy: one[number] for policy, one in zip(POLICIES, results.values(), strict=True)}
         found[kind] = {"tasks": of["base"]["episodes"], "success": {}, "difference": {}}
         for policy, one in of.items():
             found[kind]["success"][policy] = [one["success"], one["low"], one["high"]]
@@ -170,9 +166,6 @@ def mean_row(rows: list[dict[str, Any]], kind: str) -> str:
     cells = [f"{fmean(r[kind]['success']['base'][0] for r in rows):.1%}"]
     differences = []
     for policy in POLICIES[1:]:
-        if any(policy not in r[kind]["success"] for r in rows):
-            cells, differences = [*cells, ""], [*differences, ""]
-            continue
         by_env = [r[kind]["by_task"][policy] for r in rows]
         low, high = stats.unweighted_interval(by_env, stats.DIFFERENCE)
         cells.append(f"{fmean(r[kind]['success'][policy][0] for r in rows):.1%}")
@@ -190,10 +183,8 @@ def table(rows: list[dict[str, Any]], kind: str) -> Iterator[str]:
             yield f"| {found['env']} | failed: {found['failed'].replace('|', '/')} {'| ' * 6}|"
             continue
         own = found[kind]
-        rates = [own["success"].get(policy) for policy in POLICIES]
-        cells = [f"{r[0]:.1%} ({r[1]:.1%} to {r[2]:.1%})" if r else "no adapter" for r in rates]
-        changes = [own["difference"].get(policy) for policy in POLICIES[1:]]
-        cells += [f"{c[0]:+.1%} ({c[1]:+.1%} to {c[2]:+.1%})" if c else "" for c in changes]
+        cells = ["{:.1%} ({:.1%} to {:.1%})".format(*own["success"][policy]) for policy in POLICIES]
+        cells += ["{:+.1%} ({:+.1%} to {:+.1%})".format(*own["difference"][policy]) for policy in POLICIES[1:]]
         yield " | ".join([f"| {found['env']}", f"{own['tasks']}", *cells, f"{found['cpu']:.0f} |"])
     whole = [found for found in rows if "failed" not in found]
     if len(whole) > 1:

@@ -7,10 +7,9 @@ asked for; ours gives the entropy as well.
 """
 
 import importlib
-import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import pairwise
 
@@ -34,8 +33,6 @@ class Options(common.Options):
     V: Positive[int] = 151936  # words of the vocabulary
     dtypes: str = "float32,bfloat16"  # by comma
     compile: bool = False  # also measure torch.compile of naive; takes minutes and a C++ compiler
-    peaks: bool = True  # measure each side's peak memory, in a process of its own
-    memory: str = ""  # a side: run it once on the first dtype and print its peak memory as JSON
 
 
 @dataclass(frozen=True)
@@ -70,12 +67,12 @@ def naive(hidden_ND, weight_VD, targets_N):
     return logits_NV.float().log_softmax(-1).gather(1, targets_N[:, None])[:, 0]
 
 
-def peers(device: str, compile: bool, wanted: str = "") -> tuple[dict[str, Callable], list[str]]:
-    """Return (the other sides that can run here, a line about each that cannot), or only the side `wanted` if given."""
+def peers(device: str, compile: bool) -> tuple[dict[str, Callable], list[str]]:
+    """Return (the other sides that can run here, a line about each that cannot)."""
     sides, missing = {"naive": naive}, []
     makers = {"compiled naive": _compiled, "trl": _trl, "liger": _liger, "cut-cross-entropy": _cce}
     for name, make in makers.items():
-        if wanted not in ("", name) or (name == "compiled naive" and not compile):
+        if name == "compiled naive" and not compile:
             continue
         try:
             sides[name] = make(device)
@@ -255,26 +252,16 @@ def main(options: Options) -> None:
         for word, dtype in dtypes.items():
             inputs = partial(make, options.N, options.D, options.V, dtype)
             made |= parts(word, inputs, sides, options, targets)
-            peak, single = f"{word}, peak of the process", replace(options, dtypes=word)
-            made |= common.memory_parts(peak, "", list(sides), "benchmarks.logprob", single)
         return made
 
     common.chosen(plan({}), options.only)  # before the peers are imported, which takes a while
-    others, missing = peers("cpu", options.compile, options.memory)
+    others, missing = peers("cpu", options.compile)
     if not options.compile:
         missing.append("torch.compile of naive: left out; compile=true adds it, for minutes and with a C++ compiler.")
     sides = {"ours": ours, **others}
-    if options.memory:
-        inputs = make(options.N, options.D, options.V, next(iter(dtypes.values())))
-        run(naive, make_inputs(2, options.D, 8, inputs.hidden_ND.dtype))  # loads what is loaded at the first call
-        print(json.dumps({"peak_mib": common.peak_of(partial(run, sides[options.memory], inputs))}))
-        return
     rows = list(common.measured(plan(sides), options.only, common.absent("transformers", "trl")))
     about = {"tokens": options.N, "width": options.D, "vocabulary": options.V, "head": "frozen"}
-    notes = notes_of(missing) + [
-        "peak of the process: resident memory in a first call, above the inputs, each side alone."
-    ]
-    common.report("logprob", rows, options, notes, about)
+    common.report("logprob", rows, options, notes_of(missing), about)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The model has the shape of Qwen2.5-0.5B and random weights. Both sides load it, evaluate, play the same TextCraft tasks
 over several turns, take one optimizer step, evaluate again and save. Random weights never sample a stop token, so all
-replies have max_new_tokens on both sides. Each side runs alone in a process; a row is a phase.
+replies have max_new_tokens on both sides. Each side runs alone in a process; a row is a phase of the run.
 
     python -m benchmarks.real_size make=FOLDER      # only write the checkpoint, to train on with model=FOLDER
 """
@@ -11,7 +11,11 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from unittest.mock import patch
@@ -19,7 +23,8 @@ from unittest.mock import patch
 import torch
 
 import rl.rollout
-from benchmarks import common, phases, sides
+import train
+from benchmarks import common, sides
 from benchmarks.common import Row
 from models import load_tokenizer
 from rl.config.arguments import NotNegative, Positive
@@ -45,6 +50,40 @@ class Options(common.Options):
     make: str = ""  # write the checkpoint into this new folder and do nothing else
     side: str = ""  # ours | trl: run that side on the checkpoint `model` and print its phases as JSON
     model: str = ""  # a checkpoint that `make` wrote; empty: one is made for this run
+
+
+@dataclass
+class Phase:
+    seconds: float = 0.0
+    tokens: int = 0  # sampled in collect and evaluate; prompts and observations too in learn; 0: not counted
+    peak_gib: float = 0.0  # of the whole process on a CPU, of torch's allocations on a GPU
+
+
+def phases_of(run: Path) -> dict[str, Phase]:
+    """Return the phases of a run of train.py from its metrics.jsonl, by name; parts of one phase add up."""
+    found: dict[str, Phase] = defaultdict(Phase)
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        for name, part in json.loads(line).get("phases", {}).items():
+            phase, peak = found[name], part["peak_bytes"] / 2**30
+            found[name] = Phase(
+                phase.seconds + part["seconds"], phase.tokens + part["tokens"], max(phase.peak_gib, peak)
+            )
+    return dict(found)
+
+
+@contextmanager
+def measured_phase(found: dict[str, Phase], name: str) -> Iterator[Phase]:
+    """Context that adds its seconds and its peak memory to the phase of that name, which it yields."""
+    phase = found.setdefault(name, Phase())
+    common.reset_peak("cpu")
+    began = time.perf_counter()
+    yield phase
+    phase.seconds += time.perf_counter() - began
+    phase.peak_gib = max(phase.peak_gib, common.peak_gib("cpu"))
+
+
+def sampled(episodes: list[Episode]) -> int:
+    return sum(sum(episode.action_mask_T) for episode in episodes)
 
 
 def words_of(options: Options, model: str, out: str) -> list[str]:
@@ -103,7 +142,7 @@ class Player:
         return out_BT[:, width:].tolist()
 
 
-def run_trl(options: Options, model_folder: str, work: Path) -> dict[str, phases.Phase]:
+def run_trl(options: Options, model_folder: str, work: Path) -> dict[str, Phase]:
     """Run the epoch with trl's GRPOTrainer on a PEFT model; return its phases."""
     from datasets import Dataset
     from transformers.trainer_callback import PrinterCallback
@@ -111,13 +150,13 @@ def run_trl(options: Options, model_folder: str, work: Path) -> dict[str, phases
 
     cfg = parse(words_of(options, model_folder, str(work / "run")), "benchmarks.real_size")
     tasks = make_tasks(cfg, 0, cfg.episodes // cfg.grpo.group_size, cfg.grpo.group_size, "train", cfg.seed)
-    found = phases.Phases("cpu")
+    found: dict[str, Phase] = {}
 
     def roll_out(prompts: list[str], _trainer) -> dict:
         assert [int(prompt) for prompt in prompts] == [i // options.group for i in range(len(tasks))]
-        with found.measured("rollout") as phase:
+        with measured_phase(found, "collect") as phase:
             episodes = player.play(tasks, cfg.temperature)
-        phase.tokens = phases.sampled(episodes)
+        phase.tokens = sampled(episodes)
         learned.append(sum(len(episode.ids_T) for episode in episodes))
         starts = [episode.turns[0].start for episode in episodes]
         return {
@@ -131,11 +170,11 @@ def run_trl(options: Options, model_folder: str, work: Path) -> dict[str, phases
     def evaluate() -> None:
         held_out = make_tasks(cfg, 0, cfg.eval_episodes, 1, "val", EVAL_STREAM)
         for temperature in (cfg.temperature, 0.0) if held_out else ():
-            with found.measured("eval") as phase:
-                phase.tokens += phases.sampled(player.play(held_out, temperature))
+            with measured_phase(found, "evaluate") as phase:
+                phase.tokens += sampled(player.play(held_out, temperature))
 
     learned: list[int] = []
-    with found.measured("load"):
+    with measured_phase(found, "load"):
         peer, tokenizer = sides.fresh_peer(Path(model_folder), getattr(torch, options.dtype))
         args = GRPOConfig(
             output_dir=str(work / "trl"), use_cpu=True, bf16=False, seed=0, max_steps=1, learning_rate=cfg.lr,
@@ -154,24 +193,24 @@ def run_trl(options: Options, model_folder: str, work: Path) -> dict[str, phases
         player = Player(cfg, trainer.model, load_tokenizer(model_folder))
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
     evaluate()
-    with found.measured("update") as phase:
+    with measured_phase(found, "learn") as phase:
         trainer.train()
     phase.tokens = sum(learned)
+    phase.seconds -= found["collect"].seconds  # which trl's step plays
     evaluate()
-    with found.measured("save"):
+    with measured_phase(found, "save"):
         trainer._save_checkpoint(trainer.model, trial=None)
     after = dict(trainer.model.named_parameters())
     assert any(not torch.equal(before[name], after[name]) for name in before), "the step moved no weight"
-    return found.found
+    return found
 
 
 # ---- both sides ----
 
 
-def run_ours(options: Options, model_folder: str, work: Path) -> dict[str, phases.Phase]:
-    found = phases.run(words_of(options, model_folder, str(work / "run")))
-    del found["whole"]
-    return found
+def run_ours(options: Options, model_folder: str, work: Path) -> dict[str, Phase]:
+    train.main(parse(words_of(options, model_folder, str(work / "run")), "train.py"))
+    return phases_of(work / "run")
 
 
 def run_side(options: Options) -> None:
@@ -185,7 +224,7 @@ def run_side(options: Options) -> None:
     print(json.dumps({name: asdict(phase) for name, phase in found.items()}))
 
 
-def measured(options: Options, side: str, model: str) -> dict[str, phases.Phase]:
+def measured(options: Options, side: str, model: str) -> dict[str, Phase]:
     """Run a side in a process of its own; return its phases."""
     words = {f.name: getattr(options, f.name) for f in fields(options)} | {"side": side, "model": model, "out": ""}
     command = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in words.items()]
@@ -193,34 +232,31 @@ def measured(options: Options, side: str, model: str) -> dict[str, phases.Phase]
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if result.returncode:
         raise RuntimeError(f"the process of {side} ended with status {result.returncode}; its lines are above")
-    return {name: phases.Phase(**phase) for name, phase in json.loads(result.stdout.splitlines()[-1]).items()}
+    return {name: Phase(**phase) for name, phase in json.loads(result.stdout.splitlines()[-1]).items()}
 
 
-def rows_of(runs: dict[str, list[dict[str, phases.Phase]]]) -> list[Row]:
-    """Return rows of seconds, CPU time and peak memory for each phase, and for all together. runs: of each side."""
+def rows_of(runs: dict[str, list[dict[str, Phase]]]) -> list[Row]:
+    """Return rows of seconds and peak memory for each phase, and for all together. runs: of each side."""
     names = list(dict.fromkeys(name for of_side in runs.values() for run in of_side for name in run))
     rows = []
     for name in [*names, "all"]:
-        seconds, cpu, peaks, tokens = {}, {}, {}, {}
+        seconds, peaks, tokens = {}, {}, {}
         for side, of_side in runs.items():
             parts = [[run[name]] if name in run else list(run.values()) if name == "all" else [] for run in of_side]
             if all(parts):
                 seconds[side] = [sum(phase.seconds for phase in of_run) for of_run in parts]
-                cpu[side] = [sum(phase.cpu_seconds for phase in of_run) for of_run in parts]
                 peaks[side] = [max(phase.peak_gib for phase in of_run) for of_run in parts]
                 tokens[side] = parts[0][0].tokens if name != "all" else 0
         check = ", ".join(f"{side} {count:,} tokens" for side, count in tokens.items() if count)
         rows.append(Row(name, seconds, speedup=True, tokens=next(iter(tokens.values())), check=check))
-        rows.append(Row(f"{name}, CPU time", cpu, speedup=True, tokens=rows[-1].tokens))
         rows.append(Row(f"{name}, peak", peaks, "GiB"))
     return rows
 
 
 NOTES = [
     "load: the model, its adapter, the optimizer and, of trl, its trainer; trial: whether sampling and training agree "
-    "in every bit, which only ours tries. update: one optimizer step over all episodes; its tok/s count prompts and "
+    "in every bit, which only ours tries. learn: one optimizer step over all episodes; its tok/s count prompts and "
     "observations too. The other tok/s count sampled tokens. save: adapter and optimizer.",
-    "CPU time: of all threads of the process; beside other programs it says more than the seconds.",
     "peak: resident memory of the process in that phase, libraries and weights included.",
     "trl: GRPOTrainer with a rollout function that plays the same tasks by transformers' generate, whole histories in "
     "every turn; beta=0, no gradient checkpointing, no logging.",

@@ -19,8 +19,6 @@ from models.config import parse_config
 from models.export import save_model
 from models.quant import QuantLinear, block_linears, quantise
 from models.tiny.make_tiny import CONFIG
-from models.tiny.make_tiny import Keys as NewModel
-from models.tiny.make_tiny import main as make_model
 from models.weights import TINY, resolve
 
 QWEN2 = {
@@ -74,11 +72,6 @@ def layers_of(name: str, layers: int, vocab: int = 64) -> dict:
     return SHAPES[name] | {"num_hidden_layers": layers, "vocab_size": vocab, "tie_word_embeddings": True}
 
 
-def has_tiny() -> bool:
-    """Return whether the embedded model's weights are there."""
-    return (TINY / "model.safetensors").is_file()
-
-
 # ---- from a folder ----
 
 
@@ -104,10 +97,10 @@ def windows(tokenizer: Tokenizer, lengths: list[int]) -> list[list[int]]:
 def prepare(name: str, work: Path) -> tuple[Path, Path]:
     """Return the (base, adapter) folders that either side loads; the adapter's B is not zero.
 
-    name: a key of SHAPES | "tiny" (random weights of its shape if it is missing) | a folder | a hub id.
+    name: a key of SHAPES | "tiny" | a folder | a hub id.
     """
     base = work / "base"
-    if name in SHAPES or (name == "tiny" and not has_tiny()):
+    if name in SHAPES:
         write_base(name, torch.float32, base)
     else:
         base = resolve(name)
@@ -121,20 +114,12 @@ def random_adapter(base: str | Path, folder: Path) -> None:
 
 
 def write_base(name: str, dtype: torch.dtype, base: str | Path) -> None:
-    """Write a checkpoint with random weights and a tokenizer of their size into a new folder.
-
-    name: a key of SHAPES | "tiny".
-    """
+    """Write a checkpoint with random weights of a shape in SHAPES, and a tokenizer of their size, into a new folder."""
     base = Path(base)
     base.mkdir(parents=True)
-    if has_tiny():
-        for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-            shutil.copy(TINY / file, base)
-    else:
-        (base / "corpus.txt").write_text(corpus())
-        make_model(NewModel(f"{base}/corpus.txt", str(base), copying=0))
-    if name in SHAPES:
-        _write(SHAPES[name], base, dtype)
+    for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        shutil.copy(TINY / file, base)
+    _write(SHAPES[name], base, dtype)
 
 
 def _write(raw: dict, base: Path, dtype: torch.dtype) -> None:

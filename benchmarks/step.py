@@ -9,13 +9,12 @@ two alternate step by step. In float32 on a CPU every second step of the trainer
 """
 
 import itertools
-import json
 import sys
 import tempfile
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -46,8 +45,6 @@ class Options(common.Options):
     new: Positive[int] = 32  # tokens to sample for each
     pieces: Positive[int] = 1  # in which trl takes its batch through forward and backward; ours goes by tokens
     lr: float = 1e-5  # of AdamW
-    peaks: bool = True  # measure each side's peak memory, in a process of its own
-    memory: str = ""  # ours | trl: run that side for two steps and print its peak memory as JSON
 
 
 def reward(ids: list[int]) -> float:
@@ -291,26 +288,12 @@ def parts(options: Options, missing: list[str]) -> Parts:
     def rows() -> dict[str, Row]:
         return {row.name: row for row in measure(options, missing, {"trl": 2.5} if stated else {})}
 
-    peers = [] if missing else ["trl"]
-    made = {name: lambda name: rows()[name] for name in (WHOLE, SAMPLING, REST, GAP)}
-    return made | common.memory_parts("two steps, peak", "", ["ours", *peers], "benchmarks.step", options)
-
-
-def peak(options: Options) -> float:
-    """Return the peak MiB of two steps of the side `options.memory`."""
-    with tempfile.TemporaryDirectory() as folder:
-        base, adapter = sides.prepare(options.model, Path(folder))
-        if options.memory == "ours":
-            return common.peak_of(partial(Ours(options, base, adapter).run, 2))
-        return common.peak_of(Peer(options, base, adapter, Path(folder), 2).run)
+    return {name: lambda name: rows()[name] for name in (WHOLE, SAMPLING, REST, GAP)}
 
 
 def main(options: Options) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
-    if options.memory:
-        print(json.dumps({"peak_mib": peak(options)}))
-        return
     missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
     rows = list(common.measured(parts(options, missing), options.only, missing))
     assert torch.get_num_threads() == options.threads
@@ -325,7 +308,6 @@ def main(options: Options) -> None:
         "ours: the log-probabilities of sampling equal those of the training forward, bit for bit on a "
         "CPU (checked in each step); the prompt of a group goes through the model once to sample and once "
         "to train.",
-        "peak: resident memory of two steps above the loaded model, each side alone in a process.",
         *(f"{name}: absent; ours was measured alone." for name in missing),
     ]
     common.report("step", rows, options, notes, about)

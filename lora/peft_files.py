@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from lora.layer import LoRALinear, inject, lora_layers
-from lora.targets import Names, common_size, matching, sizes_by_pattern
+from lora.targets import Patterns, common_size, matching, part_starts, sizes_by_pattern
 
 PREFIX = "base_model.model."
 MOST_RANK = 4096  # of an adapter
@@ -227,16 +227,15 @@ def targeted(paths: list[str], config: dict) -> set[str]:
 
 def _numbers(paths: list[str], config: dict) -> dict[str, int]:
     """Return each layer's number of its block, the first after a part of its name that layers_pattern matches."""
-    names, numbers, positions = Names(paths), {}, {}
-    for path, start in zip(names.names, names.first_positions(), strict=True):
-        for i, number in enumerate(re.finditer(r"\.(\d+)(?=\.)", path, re.ASCII)):
-            positions.setdefault(i, {})[path] = start + number.start(), int(number[1][:9])
+    patterns, numbers = Patterns(), {}
     for stack in _listed(config.get("layers_pattern")) or [None]:
-        for blocks in positions.values():
-            after = sum(1 << place for place, _ in blocks.values())
-            begin = names.parts & ~names.starts if stack is None else names.parts
-            for path in names.within(names.begins(r"[^.]*" if stack is None else stack, after) & begin):
-                numbers.setdefault(path, blocks[path][1])
+        for path in paths:
+            starts = part_starts(path) - {0} if stack is None else part_starts(path)
+            ends = patterns.ends(r"[^.]*" if stack is None else stack, path, starts)
+            for number in re.finditer(r"\.(\d+)(?=\.)", path, re.ASCII):
+                if number.start() in ends:
+                    numbers.setdefault(path, int(number[1][:9]))
+                    break
     return numbers
 
 

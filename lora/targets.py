@@ -1,156 +1,124 @@
 """Which layers get an adapter: names, lists of names, regular expressions, and PEFT's rank_pattern and alpha_pattern.
 
 Regular expressions may be a stranger's. Python's re backtracks, and an expression of ten characters can keep it busy
-for years. Here the names lie end to end in one text. A set of positions in it is an integer with a bit for each, and an
-expression is followed backwards: from the positions where it may end to those where it may begin, for all names at
-once. References to groups, atomic groups, look behind and flags are refused: layer names need none.
+for years. So re matches only pieces without repetition here, and repetitions are followed as sets of positions, whose
+number is bounded by a name's length. References to groups, atomic groups, look behind and flags are refused: layer
+names need none.
 """
 
 import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable
-from itertools import accumulate
+from re import _compiler as compiler
 from re import _constants as op
 from re import _parser as parser
 
-STEPS = 200_000  # most set operations, and characters of expressions, for one set of names
+STEPS = 4_000_000  # most positions from which parts of expressions are tried, in all; a second or two
 LENGTH = 5000  # most characters of an expression
-CATEGORIES = {  # of characters: (the test, its result)
-    **{op.CATEGORY_DIGIT: (str.isdecimal, True), op.CATEGORY_NOT_DIGIT: (str.isdecimal, False)},
-    **{op.CATEGORY_SPACE: (str.isspace, True), op.CATEGORY_NOT_SPACE: (str.isspace, False)},
-    **{op.CATEGORY_WORD: (lambda c: c.isalnum() or c == "_", True)},
-    **{op.CATEGORY_NOT_WORD: (lambda c: c.isalnum() or c == "_", False)},
-}
+PIECES = (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN, op.AT)  # syntax of one character or of none
 
 
-class Names:
-    """Layer names, and the steps that are left to match expressions against them."""
+class Patterns:
+    """Match regular expressions against layer names, in at most STEPS steps together."""
 
-    def __init__(self, names: Iterable[str]):
-        self.names, self.steps = list(names), STEPS
-        text, places = "".join(f"{name}\n" for name in self.names), {}
-        for i, c in enumerate(text):
-            places.setdefault(c, bytearray(len(text) // 8 + 1))[i // 8] |= 1 << i % 8
-        self.masks = {c: int.from_bytes(bits, "little") for c, bits in places.items()}  # where each character is
-        self.ends, dots = self.masks.pop("\n", 0), self.masks.get(".", 0)
-        self.everywhere = (1 << len(text)) - 1
-        self.starts = (self.ends << 1 | 1) & self.everywhere
-        self.parts = self.starts | dots << 1  # where a dotted part begins
-        self.sets: dict[int, tuple[list, int]] = {}  # the positions of sets of characters, by the id of their node
+    def __init__(self):
+        self.steps, self.parsed = STEPS, {}
 
-    def matching(self, expression: str, parts: bool = False) -> list[str]:
-        """Return the names that match as a whole; with `parts` also those whose last dotted parts do.
+    def matches(self, expression: str, name: str, parts: bool = False) -> bool:
+        """Return whether the whole name matches; with `parts` also whether its last dotted parts do.
 
         Raise ValueError if this is not a regular expression, or one that is not supported or takes too many steps.
         """
-        return self.within(self.begins(expression, self.ends) & (self.parts if parts else self.starts))
+        if parts and expression.isidentifier():  # most keys are plain names, and there may be thousands
+            return name.rpartition(".")[2] == expression
+        return len(name) in self.ends(expression, name, part_starts(name) if parts else {0})
 
-    def within(self, positions: int) -> list[str]:
-        """Return the names that have one of the positions."""
-        if not positions:
-            return []
-        bits = format(positions, "b")[::-1]
-        places = zip(self.names, self.first_positions(), strict=True)
-        return [name for name, first in places if "1" in bits[first : first + len(name) + 1]]
-
-    def first_positions(self) -> list[int]:
-        """Return the position at which each name begins."""
-        return [0, *accumulate(len(name) + 1 for name in self.names)][:-1]
-
-    def begins(self, expression: str, after: int) -> int:
-        """Return the positions from which the expression leads to one of the positions `after`."""
-        self.count(len(expression))
-        if len(expression) > LENGTH:
-            raise ValueError(f"lora pattern {expression[:40]!r}... has more than {LENGTH:,} characters")
+    def ends(self, expression: str, name: str, starts: set[int]) -> set[int]:
+        """Return the positions in the name to which the expression leads from one of the positions `starts`."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # FutureWarning: a set like [[a] may mean another one in later versions
-                tree = parser.parse(expression)
-            if tree.state.flags != re.UNICODE:
-                raise ValueError(f"lora pattern {expression!r} has a flag, which is not supported")
-            return self.before(tree, after)
+            if expression not in self.parsed:
+                self.parsed[expression] = self._parse(expression)
+            return self._after(self.parsed[expression], name, starts)
         except (re.error, OverflowError) as error:
             raise ValueError(f"lora pattern {expression!r} is not a regular expression ({error})") from None
         except RecursionError:
             raise ValueError(f"lora pattern {expression!r} is nested too deeply") from None
 
-    def count(self, steps: int = 1) -> None:
+    def _parse(self, expression: str) -> list:
+        self._count(len(expression))
+        if len(expression) > LENGTH:
+            raise ValueError(f"lora pattern {expression[:40]!r}... has more than {LENGTH:,} characters")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # FutureWarning: a set like [[a] may mean another one in later versions
+            tree = parser.parse(expression)
+        if tree.state.flags != re.UNICODE:
+            raise ValueError(f"lora pattern {expression!r} has a flag, which is not supported")
+        return joined(tree)
+
+    def _count(self, steps: int) -> None:
         self.steps -= steps
         if self.steps < 0:
             raise ValueError(f"the lora patterns take more than {STEPS:,} steps to match")
 
-    def before(self, tree: Iterable, after: int) -> int:
-        """Return the positions from which a syntax tree leads to one of the positions `after`."""
-        for kind, value in reversed(list(tree)):
-            self.count()
-            if after:
-                after = self.before_node(kind, value, after)
-        return after
+    def _after(self, tree: list, name: str, places: set[int]) -> set[int]:
+        """Return the positions to which a joined syntax tree leads from one of the positions `places`."""
+        for kind, value in tree:
+            self._count(len(places) + 1)
+            if kind == "piece":
+                places = {match.end() for place in places if (match := value.match(name, place))}
+            elif kind is op.SUBPATTERN:
+                places = self._after(value, name, places)
+            elif kind is op.BRANCH:
+                places = set().union(*(self._after(branch, name, places) for branch in value))
+            elif kind is op.MAX_REPEAT:
+                places = self._repeated(*value, name, places)
+            else:
+                sees = {place for place in places if self._after(value, name, {place})}
+                places = sees if kind is op.ASSERT else places - sees
+        return places
 
-    def before_node(self, kind, value, after: int) -> int:
-        if kind is op.LITERAL:
-            return after >> 1 & self.masks.get(chr(value), 0)
-        if kind in (op.NOT_LITERAL, op.ANY):
-            return after >> 1 & self.positions([(kind, value)])
-        if kind is op.IN:
-            if id(value) not in self.sets:
-                self.sets[id(value)] = value, self.positions(value)
-            return after >> 1 & self.sets[id(value)][1]
-        if kind is op.SUBPATTERN and not value[1] and not value[2]:
-            return self.before(value[3], after)
-        if kind is op.BRANCH:
-            found = 0
-            for tree in value[1]:
-                found |= self.before(tree, after)
-            return found
-        if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
-            return self.before_repeated(*value, after)
-        if kind is op.AT:
-            return after & self.anchors(value)
-        if kind in (op.ASSERT, op.ASSERT_NOT) and value[0] == 1:
-            ahead = self.before(value[1], self.everywhere)
-            return after & (ahead if kind is op.ASSERT else ~ahead)
-        raise ValueError(f"lora patterns: {str(kind).lower().replace('_', ' ')} is not supported")
-
-    def before_repeated(self, least: int, most: int, tree: Iterable, after: int) -> int:
-        found = new = after
-        tries = most - least
-        while new and tries:
-            new = self.before(tree, new) & ~found
-            found, tries = found | new, tries - 1
+    def _repeated(self, least: int, most: int, tree: list, name: str, places: set[int]) -> set[int]:
         for _ in range(least):
-            last, found = found, self.before(tree, found)
-            if found == last:
+            before, places = places, self._after(tree, name, places)
+            if places == before:
                 break
-        return found
-
-    def anchors(self, where) -> int:
-        """Return the positions of an anchor: the beginning, the end, the edge of a word or not."""
-        if where in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
-            return self.starts
-        if where in (op.AT_END, op.AT_END_STRING):
-            return self.ends
-        words = self.positions([(op.CATEGORY, op.CATEGORY_WORD)])
-        edges = words ^ words << 1
-        return edges if where is op.AT_BOUNDARY else ~edges
-
-    def positions(self, items: list) -> int:
-        """Return the positions of the characters in a set."""
-        negated = items[0][0] is op.NEGATE
-        self.count(len(items))
-        return sum(mask for c, mask in self.masks.items() if any(has(i, c) for i in items[negated:]) != negated)
+        new, tries = places, most - least
+        while new and tries:
+            new, tries = self._after(tree, name, new) - places, tries - 1
+            places = places | new
+        return places
 
 
-def has(item: tuple, c: str) -> bool:
-    """Return whether an item of a set stands for the character."""
-    kind, value = item
-    if kind is op.RANGE:
-        return value[0] <= ord(c) <= value[1]
-    if kind is op.CATEGORY:
-        test, result = CATEGORIES[value]
-        return test(c) is result
-    return kind is op.ANY or (ord(c) == value) is (kind is op.LITERAL)
+def joined(tree: Iterable) -> list[tuple]:
+    """Return re's syntax tree as (kind, value) pairs, with neighbours that have no repetition compiled as one "piece".
+
+    Raise ValueError for syntax that is not supported.
+    """
+    found, piece = [], []
+    for kind, value in [*tree, (None, None)]:
+        if kind in PIECES:
+            piece.append((kind, value))
+            continue
+        if piece:
+            found.append(("piece", compiler.compile(parser.SubPattern(parser.State(), piece), 0)))
+            piece = []
+        if kind is op.SUBPATTERN and not value[1] and not value[2]:
+            found.append((kind, joined(value[3])))
+        elif kind is op.BRANCH:
+            found.append((kind, [joined(branch) for branch in value[1]]))
+        elif kind in (op.MAX_REPEAT, op.MIN_REPEAT):
+            found.append((op.MAX_REPEAT, (value[0], value[1], joined(value[2]))))
+        elif kind in (op.ASSERT, op.ASSERT_NOT) and value[0] == 1:
+            found.append((kind, joined(value[1])))
+        elif kind is not None:
+            raise ValueError(f"lora patterns: {str(kind).lower().replace('_', ' ')} is not supported")
+    return found
+
+
+def part_starts(name: str) -> set[int]:
+    """Return the positions in a name at which a dotted part begins."""
+    return {0} | {place + 1 for place, c in enumerate(name) if c == "."}
 
 
 def matching(paths: Iterable[str], targets: str | list[str]) -> list[str]:
@@ -160,7 +128,8 @@ def matching(paths: Iterable[str], targets: str | list[str]) -> list[str]:
     if targets == "attention":
         targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
     if isinstance(targets, str):
-        return Names(paths).matching(targets)
+        patterns = Patterns()
+        return [path for path in paths if patterns.matches(targets, path)]
     wanted = set(targets)
     return [path for path in paths if not wanted.isdisjoint(endings(path))]
 
@@ -215,8 +184,10 @@ def by_pattern(paths: Iterable[str], pattern: dict) -> dict:
 
     Raise ValueError for a key that is not a regular expression, or not supported.
     """
-    names, found = Names(paths), {}
-    for key, value in pattern.items():
-        for path in names.matching(key, parts=True):
-            found.setdefault(path, value)
+    patterns, found = Patterns(), {}
+    for path in paths:
+        for key, value in pattern.items():
+            if patterns.matches(key, path, parts=True):
+                found[path] = value
+                break
     return found

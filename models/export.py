@@ -23,14 +23,19 @@ NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 def writer(folder: Path, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype) -> Iterator[Callable]:
     """Context that yields write(key, rows): add rows of `dtype` to the tensor of that name, in order.
 
-    shapes: of all tensors, by name. Above SHARD bytes there are several files and model.safetensors.index.json, with
-    tensors that follow each other in `shapes` side by side. Raise OSError if the disk has not enough space, ValueError
+    shapes: of all tensors, by name. Above SHARD bytes there are several files, cut in the order of `shapes`, and
+    model.safetensors.index.json. Raise OSError if the disk has not enough space, ValueError
     if a tensor is not written whole.
     """
+    from huggingface_hub import split_state_dict_into_shards_factory  # heavy, and seldom needed
+
     sizes = {key: torch.Size(shape).numel() * dtype.itemsize for key, shape in shapes.items()}
     if (free := shutil.disk_usage(folder).free) < sum(sizes.values()):
         raise OSError(f"{sum(sizes.values()) / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free")
-    shards = file_names(in_shards(sizes))
+    split = split_state_dict_into_shards_factory(
+        sizes, get_storage_size=lambda size: size, filename_pattern="model{suffix}.safetensors", max_shard_size=SHARD
+    )
+    shards = split.filename_to_tensors
     with ExitStack() as files:
         heads, position, end = [], {}, {}
         for name, keys in shards.items():
@@ -53,28 +58,8 @@ def writer(folder: Path, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype)
             file.seek(0)
             file.write(head)
     if len(shards) > 1:
-        index = {"metadata": {"total_size": sum(sizes.values())}}
-        index["weight_map"] = {key: name for name, keys in shards.items() for key in keys}
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
-
-
-def in_shards(sizes: dict[str, int]) -> list[list[str]]:
-    """Return the names of the tensors of each file, cut where the next tensor would exceed SHARD bytes."""
-    shards, used = [[]], 0
-    for key, size in sizes.items():
-        if shards[-1] and used + size > SHARD:
-            shards.append([])
-            used = 0
-        shards[-1].append(key)
-        used += size
-    return shards
-
-
-def file_names(shards: list[list[str]]) -> dict[str, list[str]]:
-    """Return the names of the tensors by the file's name, as transformers names files."""
-    if len(shards) == 1:
-        return {"model.safetensors": shards[0]}
-    return {f"model-{i:05}-of-{len(shards):05}.safetensors": keys for i, keys in enumerate(shards, 1)}
 
 
 def header(keys: list[str], shapes: dict, sizes: dict[str, int], dtype: torch.dtype) -> tuple[bytes, dict[str, int]]:

@@ -20,9 +20,6 @@ class Footprint(NamedTuple):
     products: str  # on a CPU: the library of products, "onednn" | "mkl" | "plain"
     copies: int  # frozen weights in a library's own layout, for forward and backward
     stacks: int  # the decode step's copies of the blocks' weights and adapters
-    base_stacks: int  # the same without adapters
-    short: int  # tokens up to which such a step computes a prompt on a CPU
-    slab: int  # a slab of the head in float32, where there is no copy of it
     dequantised: int  # what the product with a block's largest quantised layer makes beside its output
     head: int  # what the log-probabilities of some rows make beside their hidden states and gradients
     small: int  # up to so many bytes a rollout's cache and stacks stay for the next one (models/cuda/memory.py)

@@ -1,8 +1,8 @@
-"""Peak memory of each phase of a run, computed from the model's config.json alone, for rl/plan.py.
+"""Peak memory of each phase of a run, from the model's config.json alone, for rl/plan.py.
 
-Every term is the size of tensors that the code makes; docs/scale.md has the comparison with measured peaks, and what is
-not counted. The update is taken at its worst: a micro-batch of micro_tokens, or one episode of max_len if that is
-longer, of which every token is sampled.
+Each term is the size of tensors that the code makes; what takes a few percent is left out, so a plan is within 15 % of
+measured peaks (docs/scale.md). The update is taken at its worst: a micro-batch of micro_tokens, or one episode of
+max_len if that is longer, of which every token is sampled.
 """
 
 import math
@@ -23,11 +23,11 @@ from models.sizes import Sizes
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config, Machine
 from rl.config.model_checks import asked_of_base, check_stored
-from rl.ranks.gradients import SHARES, adds_in_place, most_held
 
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 PROMPTS, MOST_TOKENS = 8, 64  # of merge.py's certificate: held-out tasks, unless prompts= says otherwise; of a reply
 MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0}  # bytes of the optimizer's state for a trained weight
+PARTS, IN_PLACE = 8, 2**30  # rl/ranks/gradients.py: parts of a step's tree; bytes of gradients from which there is none
 
 
 def parse_size(word: str) -> int | None:
@@ -41,11 +41,10 @@ def parse_size(word: str) -> int | None:
 
 
 def settled(sizes: Sizes, cfg: Config) -> Config:
-    """Return the settings as a run takes them: with the quantisation that the checkpoint is stored in, and the products
-    that are faster on this machine. Raise ArgumentError for settings that do not go with such a checkpoint."""
-    stored = sizes.stored
-    check_stored(cfg, stored)
-    cfg = replace(cfg, quant=cfg.quant if stored == "none" else stored)
+    """Return the settings with the quantisation that the checkpoint is stored in, and the products that are faster on
+    this machine. Raise ArgumentError for settings that do not go with such a checkpoint."""
+    check_stored(cfg, sizes.stored)
+    cfg = replace(cfg, quant=cfg.quant if sizes.stored == "none" else sizes.stored)
     return replace(cfg, products=footprint(sizes, cfg).products)
 
 
@@ -56,22 +55,16 @@ def phases(sizes: Sizes, cfg: Config) -> dict[str, int]:
     if not cfg.lora.r and cfg.dtype != "float32":
         loaded += 4 * sizes.weights  # rl/run/full_finetuning.py's copies
     steady = loaded + held.copies + train * MOMENTS[cfg.optimizer]  # after the first optimizer step
-    steady += 2 * -(-cfg.max_len // 1024) * 1024 * sizes.E * width(cfg)  # the tables of CausalLM.rotary_tables
     needs = {"load": loaded, "rollout": steady + rollout(sizes, cfg, held)}
     steady += staying(sizes, cfg, held)
     if cfg.algorithm.critic:
-        critic = rows(cfg) * ((width(cfg) + 4) * sizes.D + 8 * cfg.algorithm.critic_hidden)
-        # The hidden states of the micro-batch before; cosines and sines of the rows that the last layer goes on with.
-        before = rows(cfg) * width(cfg) * (sizes.D + 2 * sizes.E)
-        needs["values"] = steady + max(before + forward(sizes, cfg, held, rows(cfg), cfg.max_len), critic)
-    needs["update"] = steady + max(
-        update(sizes, cfg, held, gradients(sizes, cfg)), 4 * train + optimizer_step(sizes, cfg)
-    )
+        needs["values"] = steady + forward(sizes, cfg, held, rows(cfg), cfg.max_len)
+    needs["update"] = steady + max(update(sizes, cfg, held), 4 * train + optimizer_step(sizes, cfg))
     return {name: int(size) for name, size in needs.items()} | {"merge": int(merge(sizes, cfg, held))}
 
 
 def footprint(sizes: Sizes, cfg: Config) -> Any:
-    """Return what models/cpu or models/cuda counts. Raise ArgumentError where the folder is missing."""
+    """Return what models/cpu or models/cuda holds beside the weights. Raise ArgumentError where the folder is missing."""
     card = cfg.device != "cpu" and parse_size(cfg.plan or "true")
     if cfg.device != "cpu" and not card and torch.cuda.is_available():
         card = torch.cuda.get_device_properties(0).total_memory
@@ -81,6 +74,9 @@ def footprint(sizes: Sizes, cfg: Config) -> Any:
     if held is None:
         raise ArgumentError(f"plan= counts what models/{cfg.device} allocates, which is not here")
     return held
+
+
+# ---- weights ----
 
 
 def width(cfg: Machine) -> int:
@@ -102,64 +98,32 @@ def trained_weights(sizes: Sizes, cfg: Config) -> int:
     critic = sizes.D * cfg.algorithm.critic_hidden + 2 * cfg.algorithm.critic_hidden + 1 if cfg.algorithm.critic else 0
     if not cfg.lora.r:
         return sizes.weights + critic
-    return sum(cfg.lora.r * (outputs + inputs) for outputs, inputs in adapted(sizes, cfg)) + critic
+    return cfg.lora.r * adapted(sizes, cfg) + critic
 
 
-def adapted(sizes: Sizes, cfg: Config) -> list[tuple[int, int]]:
-    """Return (outputs, inputs) of each layer that has an adapter. Raise ArgumentError if none has."""
-    word, rooms = cfg.lora.targets, {"q_proj": "self_attn", "k_proj": "self_attn", "v_proj": "self_attn"}
-    rooms["o_proj"] = "self_attn"
-    linears = {
-        f"model.layers.{i}.{rooms.get(name, 'mlp')}.{name}": shape
-        for i in range(sizes.L)
-        for name, shape in sizes.linears.items()
-    }
+def adapted(sizes: Sizes, cfg: Config) -> int:
+    """Return the sum of outputs and inputs of all layers that have an adapter. Raise ArgumentError if none has."""
+    word, linears = cfg.lora.targets, {}
+    for i in range(sizes.L):
+        for name, shape in sizes.linears.items():
+            room = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
+            linears[f"model.layers.{i}.{room}.{name}"] = sum(shape)
     names = word if word == "attention" or not re.fullmatch(r"[\w.,]+", word) else word.split(",")
     found = matching(linears, word if word == "all-linear" else names)
     if not found:
         raise ArgumentError(f"lora.targets={word}: no linear layer of {cfg.model} is named so")
-    return [linears[path] for path in found]
+    return sum(linears[path] for path in found)
 
 
 def optimizer_step(sizes: Sizes, cfg: Config) -> int:
     """Return the bytes of torch's temporaries in a step: on a CPU for one parameter at a time, on CUDA for all."""
-    decayed = cfg.weight_decay > 0 and cfg.optimizer != "adamw"  # the gradient with the decay
-    if cfg.device != "cpu":
-        return 4 * trained_weights(sizes, cfg) if decayed or cfg.optimizer != "sgd" else 0
-    critic = sizes.D * cfg.algorithm.critic_hidden if cfg.algorithm.critic else 0
-    if cfg.lora.r:
-        largest = max(cfg.lora.r * max(shape) for shape in adapted(sizes, cfg))
-    else:
-        largest = max(sizes.V * sizes.D, sizes.largest_linear)
-    return 4 * max(largest, critic) * (decayed + 2 * (cfg.optimizer != "sgd"))
+    if cfg.optimizer == "sgd":
+        return 0
+    largest = sizes.V * sizes.D if not cfg.lora.r else 0
+    return 8 * largest if cfg.device == "cpu" else 4 * trained_weights(sizes, cfg)
 
 
-def kept(sizes: Sizes, cfg: Config, last: bool = False) -> float:
-    """Return the bytes that a token keeps of a layer from its forward to its backward.
-
-    On CUDA in 16 bits models/cuda/block.py keeps half of what the plain code does, and the logarithms of
-    attention's sums. last: of the last layer, which is plain there too. On a CPU models/cpu/block.py keeps 2I
-    numbers less than the plain code.
-    """
-    s, w = sizes, width(cfg)
-    if fused(sizes, cfg) and not last:
-        ranks = padded(cfg.lora.r) * len(adapted(sizes, cfg)) / sizes.L
-        return 4 * s.D + 4 * s.Q + 4 * s.K + 4 * s.I + 2 * ranks + 4 * s.H + 8 + s.normed * 2 * (s.Q + 2 * s.K)
-    norms = (16 if w == 4 else 12) * s.D + 8
-    head_norms = s.normed * ((4 * (s.Q + 2 * s.K) if w == 4 else 4 * (s.Q + s.K)) + 4 * (s.H + s.key_heads))
-    if not cfg.lora.r:  # what the gradients of the norms' weights need
-        norms += 2 * w * s.D + s.normed * w * (s.Q + s.K)
-    wanted = w * (s.D + s.Q) if fused(s, cfg) else 0  # copies of the rows that the last layer goes on with
-    inner = (2 if cfg.device == "cpu" else 4) * s.I
-    return norms + head_norms + 3 * w * s.Q + 2 * w * s.K + w * inner + 4 * s.H + wanted
-
-
-def fused(sizes: Sizes, cfg: Config) -> bool:
-    return cfg.device == "cuda" and cfg.dtype != "float32" and not cfg.exact and cfg.lora.r > 0 and sizes.silu
-
-
-def padded(count: int) -> int:
-    return -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
+# ---- the update ----
 
 
 def rows(cfg: Config) -> int:
@@ -167,63 +131,77 @@ def rows(cfg: Config) -> int:
     return padded(max(cfg.micro_tokens, cfg.max_len))
 
 
-def gradients(sizes: Sizes, cfg: Config) -> tuple[int, int]:
-    """Return the bytes of the sums of gradients that a micro-batch begins beside, at most, and of those that all blocks
-    then add to them."""
-    train, blocks = trained_weights(sizes, cfg), sizes.block_weights
-    if cfg.lora.r:
-        blocks = sum(cfg.lora.r * (outputs + inputs) for outputs, inputs in adapted(sizes, cfg))
-    pieces = -(-cfg.batch_size * cfg.max_len // rows(cfg))
-    if adds_in_place(4 * train, cfg.device != "cpu"):
-        return (4 * train, 0) if pieces > 1 else (0, 4 * blocks)
-    return 4 * train * most_held(pieces), 4 * blocks * (pieces <= SHARES)
+def padded(count: int) -> int:
+    return -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
-def update(sizes: Sizes, cfg: Config, held: Any, gradients: tuple[int, int] = (0, 0)) -> float:
-    """Return the bytes of the largest forward and backward, without weights, beside these gradients.
+def fused(sizes: Sizes, cfg: Config) -> bool:
+    return cfg.device == "cuda" and cfg.dtype != "float32" and not cfg.exact and cfg.lora.r > 0 and sizes.silu
+
+
+def kept(sizes: Sizes, cfg: Config, last: bool = False) -> float:
+    """Return the bytes that a token keeps of a layer from its forward to its backward.
+
+    On CUDA in 16 bits models/cuda/block.py keeps half of what the plain code does. last: of the last layer, which
+    is plain there too. On a CPU models/cpu/block.py keeps 2I numbers less than the plain code.
+    """
+    s, w = sizes, width(cfg)
+    if fused(sizes, cfg) and not last:
+        ranks = 2 * padded(cfg.lora.r) * len(sizes.linears)
+        return 4 * (s.D + s.Q + s.K + s.I) + ranks + 4 * s.H + s.normed * 2 * (s.Q + 2 * s.K)
+    norms = (16 if w == 4 else 12) * s.D + s.normed * 4 * (s.Q + s.K)
+    if not cfg.lora.r:  # what the gradients of the norms' weights need
+        norms += 2 * w * s.D
+    norms += w * (s.D + s.Q) if fused(s, cfg) else 0  # copies of the rows that the last layer goes on with
+    return norms + w * (3 * s.Q + 2 * s.K) + w * (2 if cfg.device == "cpu" else 4) * s.I + 4 * s.H
+
+
+def sums_held(pieces: int) -> int:
+    """Return the most sums of gradients that a tree holds when it begins with the last of these micro-batches."""
+    return min(PARTS.bit_length(), (pieces - 1).bit_length())
+
+
+def update(sizes: Sizes, cfg: Config, held: Any) -> float:
+    """Return the bytes of the largest forward and backward, without weights, beside the gradients.
 
     The peak is in the head, beside what all layers keep, or in the backward of an MLP: the last layer's, which keeps
     the most, or the first layer's, beside the gradients of the others. With checkpointing that layer is computed again.
     """
-    N, s, w = rows(cfg), sizes, width(cfg)
-    before, of_blocks = gradients
-    before += N * w * 2 * s.E  # the rows' cosines and sines
+    N, s, w, gradient = rows(cfg), sizes, width(cfg), 4 * trained_weights(sizes, cfg)
+    pieces = -(-cfg.batch_size * cfg.max_len // N)
+    in_place = cfg.device != "cpu" or gradient > IN_PLACE
+    before = gradient * (min(pieces - 1, 1) if in_place else sums_held(pieces))
+    before += 0 if cfg.lora.r else w * s.V * s.D  # the head's gradient, which a tied embedding's is added to
+    added = gradient if pieces == 1 or (not in_place and pieces <= PARTS) else 0
+    again = cfg.checkpoint == "block"
     of_a_layer, of_the_last = N * kept(s, cfg), N * kept(s, cfg, last=True)
     if fused(s, cfg):  # and the factors, cast once for forward and backward
-        of_a_layer += w * padded(cfg.lora.r) * sum(outputs + inputs for outputs, inputs in adapted(s, cfg)) / s.L
-    again = cfg.checkpoint == "block"
+        of_a_layer += w * padded(cfg.lora.r) * adapted(s, cfg) / s.L
     inputs = N * s.L * w * s.D if again else (s.L - 1) * of_a_layer + of_the_last
-    before += 0 if cfg.lora.r else w * s.V * s.D  # the head's gradient, which a tied embedding's is added to
     head = N * (3 * w + 4) * s.D + held.head
-    backward = N * w * (s.I + 2 * s.D) + max(N * w * s.I, held.dequantised)  # of the MLP's down_proj
-    if cfg.device == "cpu":  # act(gate) * up in the forward, and its factors and their gradients in the backward
-        backward = N * w * (2 * s.I + 2 * s.D) + max(2 * N * w * s.I, held.dequantised)
-    last = inputs + backward + (of_the_last if again else 0)
-    first = of_blocks * (s.L - 1) / s.L + of_a_layer + backward + (N * w * s.D if again else 0)
-    return before + max(inputs + head, last, first)
+    wide = 2 if cfg.device == "cpu" else 1  # act(gate) * up, and on a CPU its factors and their gradients
+    backward = N * w * (wide * s.I + 2 * s.D) + max(wide * N * w * s.I, held.dequantised)  # of the MLP's down_proj
+    return before + max(inputs + head, inputs + backward + again * of_the_last, added + of_a_layer + backward)
+
+
+# ---- the rollout ----
 
 
 def forward(sizes: Sizes, cfg: Config, held: Any, tokens: int, new: int) -> float:
     """Return the bytes of a forward without a backward: one layer's MLP or attention beside its input. new: tokens of a
     sequence."""
     s, w = sizes, width(cfg)
-    rows = 4 * s.D + 2 * s.E  # the layer's input, its output, the normed rows, what is added; cosines and sines
-    mlp = tokens * w * (rows + 3 * s.I) + max(tokens * w * s.I, held.dequantised)
-    if cfg.device != "cpu":
-        return mlp
-    rows = 2 * s.D + 2 * s.E + 2 * s.Q + 3 * s.K  # as above; the projections, and those that are rotated
-    return max(mlp, tokens * w * rows + attention(s, w, tokens, min(new, tokens), new))
+    mlp = tokens * w * (4 * s.D + 3 * s.I) + max(tokens * w * s.I, held.dequantised)
+    return mlp if cfg.device != "cpu" else max(mlp, attention(s, w, tokens, min(new, tokens), new))
 
 
 def attention(sizes: Sizes, w: int, tokens: int, new: int, length: int) -> float:
-    """Return the bytes that ExactAttention makes beside its layer's rows, for the last `new` of a sequence's `length`
-    tokens: queries and results, the keys and values that are read, all scores of a tile, and its weighted values by
-    block, beside those of the tile before."""
+    """Return the bytes of attention on a CPU beside its layer's rows, for the last `new` of a sequence's `length`
+    tokens: projections, the keys and values that are read, and all scores and weighted values of a tile of queries."""
     s, blocks, sequences = sizes, -(-length // KEY_BLOCK), tokens / new
     read = sequences * blocks * KEY_BLOCK * s.K * (2 * w + (4 if w == 2 else 0))  # one of them as float32
-    tile = sequences * min(new, QUERY_TILE) * 4 * (s.Q + blocks * (KEY_BLOCK * s.H + s.Q))
-    tile += sequences * QUERY_TILE * 4 * (blocks - 1) * s.Q * (new > QUERY_TILE)
-    return tokens * w * 2 * s.Q + read + tile
+    tile = sequences * min(new, QUERY_TILE) * 4 * blocks * (KEY_BLOCK * s.H + 2 * s.Q)
+    return tokens * w * (2 * s.D + 4 * s.Q + 3 * s.K) + read + tile
 
 
 def rollout(sizes: Sizes, cfg: Config, held: Any) -> float:
@@ -231,23 +209,14 @@ def rollout(sizes: Sizes, cfg: Config, held: Any) -> float:
     an environment asks the frozen base."""
     s, on_cpu, batch = sizes, cfg.device == "cpu", sampled_together(cfg)
     asked = cfg.rollout_batch_size if on_cpu else padded(cfg.rollout_batch_size)  # an episode may ask several times
-    engines = cache(s, cfg) + held.stacks + (cache(s, cfg, asked) + held.base_stacks if asked_of_base(cfg) else 0)
-    step = s.V * (4 * padded(batch) + 16 * batch * on_cpu) + held.slab  # short prompts take the step's copies too
+    engines = cache(s, cfg) + held.stacks + (cache(s, cfg, asked) + held.stacks if asked_of_base(cfg) else 0)
+    step = s.V * (4 * padded(batch) + 16 * batch * on_cpu)
     prefill = forward(s, cfg, held, min(PREFILL_TOKENS, batch * cfg.max_len), cfg.max_len)
-    more = max(observation(s, cfg, held, batch), cache(s, cfg) / s.L) if on_cpu else 0  # one layer's blocks grow
-    return engines + max(step, prefill, more)
-
-
-def observation(sizes: Sizes, cfg: Config, held: Any, batch: int) -> float:
-    """Return the bytes of a forward on a CPU in which every row of a nearly full cache gets a tile of queries."""
-    s, w = sizes, width(cfg)
-    new = max(1, min(QUERY_TILE, cfg.max_len, PREFILL_TOKENS // batch))
-    made = lambda tokens: attention(s, w, tokens, max(1, min(new, tokens)), cfg.max_len)  # noqa: E731
-    plain = batch * new * w * (2 * s.D + 2 * s.E + 2 * s.Q + 3 * s.K) + made(batch * new)
-    N, ranks = padded(min(held.short, batch * cfg.max_len)), padded(cfg.lora.r)
-    gate_up, qkv = 2 * s.I + 2 * ranks, s.Q + 2 * s.K + 3 * ranks  # with the adapters' low-rank inputs
-    rows = gate_up + qkv + s.D + ranks + 3 * s.Q + 2 * s.K + 2 * s.E + 4 * s.K  # the last are indices of 8 bytes
-    return max(plain, N * w * rows + max(N * w * (gate_up + s.D), made(N)))
+    if not on_cpu:
+        return engines + max(step, prefill)
+    new = max(1, min(QUERY_TILE, cfg.max_len, PREFILL_TOKENS // batch))  # of every row of a nearly full cache
+    observed = attention(s, width(cfg), batch * new, new, cfg.max_len)
+    return engines + max(step, prefill, observed, cache(s, cfg) / s.L)  # one layer's blocks grow
 
 
 def sampled_together(cfg: Config) -> int:
@@ -259,10 +228,8 @@ def sampled_together(cfg: Config) -> int:
 def cache(sizes: Sizes, cfg: Config, batch: int = 0) -> int:
     """Return the bytes of keys and values when every row is full; on CUDA they are allocated at once. batch: rows, by
     default those of a run's rollouts."""
-    batch = batch or sampled_together(cfg)
     blocks = max(-(-cfg.max_len // KEY_BLOCK), 2 if cfg.device == "cpu" else 1)
-    tokens = blocks * KEY_BLOCK
-    return 2 * sizes.L * batch * tokens * sizes.K * width(cfg)
+    return 2 * sizes.L * (batch or sampled_together(cfg)) * blocks * KEY_BLOCK * sizes.K * width(cfg)
 
 
 def staying(sizes: Sizes, cfg: Config, held: Any) -> int:
@@ -274,15 +241,12 @@ def staying(sizes: Sizes, cfg: Config, held: Any) -> int:
 def merge(sizes: Sizes, cfg: Config, held: Any) -> float:
     """Return the most bytes of merge.py, which computes in float32, on the host and block by block.
 
-    Beside the adapters and the distributions at the probes it holds a block, a library's copies of it, and what the
-    block makes of prompts of max_len or, while the update of its largest layer is measured, that update and pieces of
-    it. Embedding and head are mapped from their files. At the end the distributions of three passes are compared.
+    It holds the adapters, a block with its copy in a library's layout, and what the block makes of prompts of max_len
+    or the update of its largest layer, which is measured in pieces; at the end the distributions of three passes.
     """
-    s, plain, tokens = sizes, replace(cfg, device="cpu", dtype="float32"), (PROMPTS + 1) * cfg.max_len
-    adapters = sum(4 * cfg.lora.r * (outputs + inputs) for outputs, inputs in adapted(s, cfg)) if cfg.lora.r else 0
-    distributions = 4 * (PROMPTS + 1) * MOST_TOKENS * s.V
-    block = 2 * 4 * s.block_weights / s.L + adapters / s.L
-    piece = min(s.largest_linear, PIECE)
-    measuring = 4 * 2 * tokens * s.D + 4 * s.largest_linear + 22 * piece  # in float32, float64 and the cast's dtype
-    comparing = 2 * distributions + forward(s, plain, held, tokens, cfg.max_len)
-    return adapters + max(block + max(measuring, comparing), (3 + 3 * PROMPTS / (PROMPTS + 1)) * distributions)
+    plain, tokens = replace(cfg, device="cpu", dtype="float32"), (PROMPTS + 1) * cfg.max_len
+    adapters = 4 * cfg.lora.r * adapted(sizes, cfg) if cfg.lora.r else 0
+    distributions = 4 * (PROMPTS + 1) * MOST_TOKENS * sizes.V
+    measuring = 8 * tokens * sizes.D + 4 * sizes.largest_linear + 22 * min(sizes.largest_linear, PIECE)
+    comparing = 2 * distributions + forward(sizes, plain, held, tokens, cfg.max_len)
+    return adapters + max(8 * sizes.block_weights / sizes.L + max(measuring, comparing), 5.7 * distributions)

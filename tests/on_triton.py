@@ -20,7 +20,7 @@ import torch
 
 triton = pytest.importorskip("triton")
 
-from benchmarks import compiled as compile_ahead  # noqa: E402
+import compile_ahead  # noqa: E402
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"

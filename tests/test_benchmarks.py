@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,25 +15,19 @@ import torch
 import lora
 from benchmarks import (
     common,
-    exactness,
-    exactness_random,
     generate,
     gpu,
     gpu_sizes,
-    inexact,
     logprob,
     onpolicy,
     quant,
-    random_episodes,
     sides,
     step,
-    versions,
 )
 from benchmarks import envs as envs_benchmark
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import TOO, Row
-from models import load_model
-from models.cpu import onednn, packed, process
+from models.cpu import process
 from models.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
@@ -58,13 +51,12 @@ MODULES = {
     "quant": quant,
 }
 SMALL = {
-    "logprob": "N=20 D=16 V=300 peaks=false",
+    "logprob": "N=20 D=16 V=300",
     "lora": "shape=quarter tokens=32 layers=1 group_shape=quarter prompt=32 completion=16 group=2",
-    "generate": "model=tiny rows=3 prompt=12 new=4 shortest=4 longest=12 peaks=false "
+    "generate": "model=tiny rows=3 prompt=12 new=4 shortest=4 longest=12 "
     "episodes=2 start=20 turns=2 sampled=3 observed=5",
-    "step": "prompts=2 samples=4 prompt=12 new=8 peaks=false",
-    "onpolicy": "dtypes=float32 episodes=2 difficulty=1 peer_rows=2 peer_new=4 "
-    "rows=2 start=12 turns=2 sampled=3 observed=4",
+    "step": "prompts=2 samples=4 prompt=12 new=8",
+    "onpolicy": "dtypes=float32 episodes=2 difficulty=1 peer_rows=2 peer_new=4 start=12",
     "envs": "only=alfworld steps=50 growth=100",
     "quant": "shapes=quarter:1 rows=1 new=2 tokens=16 dtypes=float32",
 }
@@ -134,14 +126,6 @@ def test_only_the_requested_rows_are_measured(name, only, monkeypatch, capsys):
     assert row["name"].startswith(only)
 
 
-def test_only_step_measures_no_peak(monkeypatch):
-    monkeypatch.setattr(step, "measure", lambda *_: [Row(step.SAMPLING, {}), Row(step.REST, {})])
-    monkeypatch.setattr(common, "progress", lambda row: row)
-    monkeypatch.setattr(common.subprocess, "run", never)
-    parts = step.parts(step.Options(), [])
-    assert [row.name for row in common.measured(parts, "the rest")] == ["the rest"] and len(parts) == 5
-
-
 def row_of(record: dict, end: str) -> dict:
     (row,) = [row for row in record["rows"] if row["name"].endswith(end)]
     return row
@@ -176,7 +160,6 @@ def test_a_benchmark_runs_and_its_last_line_is_the_record(name, monkeypatch, cap
         assert len(row_of(record, "whole step")["values"][f"trl, {TOO}"]) == 1
     if name == "onpolicy":
         assert row_of(record, "float32, agreement, tokens that differ")["median"]["ours"] == 0
-        assert len(row_of(record, "rollout and training pass")["values"]) == 3
     if name == "generate":
         checks = [row["check"] for row in record["rows"] if row["name"].endswith("greedy") and row["ratio"]]
         assert checks and all(re.fullmatch(r"(\d+)/\1 rows equal", check) for check in checks)
@@ -217,7 +200,6 @@ STATED = {  # case: (how the row's name starts, its place in the table, the size
     "generate, mixed": ("tiny, mixed", 0, "shortest=20 longest=200"),
     "generate, turns": ("tiny, multi-turn", 0, "episodes=64 start=512 turns=8 sampled=32 observed=96"),
     "step": ("whole", 0, "model=tiny dtype=float32 device=cpu prompts=8 samples=8 prompt=64 new=32 pieces=1"),
-    "onpolicy": ("float32, rollout", 0, "model=tiny rows=32 start=64 turns=4 sampled=32 observed=32"),
 }
 OTHERS = {"model": "small", "shape": "7b", "group_shape": "small", "dtype": "bfloat16", "device": "cuda"}
 
@@ -238,7 +220,6 @@ def test_a_target_is_reported_only_for_its_own_sizes(case, monkeypatch):
     for module, function, fake in (
         (common, "report", lambda _, rows, *__: reported.extend(rows)),
         (common, "interleave", lambda works, *_, **__: {side: [1.0] for side in works}),
-        (common, "memory_parts", lambda *_: {}),
         (logprob, "make_inputs", lambda *_: inputs),
         (logprob, "peers", lambda *_: ({"naive": logprob.naive}, [])),
         (sides, "SHAPES", dict.fromkeys(sides.SHAPES, shape)),
@@ -250,7 +231,6 @@ def test_a_target_is_reported_only_for_its_own_sizes(case, monkeypatch):
         (generate, "measure", lambda case, _, __, targets, *___: row(case.name, targets)),
         (generate, "measure_turns", lambda name, _, __, ___, targets: row(name, targets)),
         (step, "measure", lambda _, __, targets: [row(step.WHOLE, targets)]),
-        (onpolicy, "measure_cost", lambda name, _, __, ___, bound: row(name, {"any": bound} if bound else {})),
     ):
         monkeypatch.setattr(module, function, fake)
 
@@ -392,138 +372,6 @@ def test_agreement_counts_bits():
     assert (found.tokens, found.unequal, found.largest) == (3, 2, 0.5)
 
 
-MATRIX = "matrix=true models=tiny ranks=1 threads=1 dtypes=float32 resume=false"
-
-
-@pytest.fixture
-def few_episodes(monkeypatch):
-    for name in ("CHANGED", "NEW"):
-        monkeypatch.setattr(exactness, name, exactness.SHORT)
-
-
-@pytest.mark.full
-def test_the_matrix_resumes_runs_and_restores_the_number_of_threads(capsys):
-    before = torch.get_num_threads()
-    torch.set_num_threads(before + 1)
-    try:
-        onpolicy.main(common.parse(onpolicy.Options, MATRIX.replace("resume=false", "resume=true").split()))
-        assert torch.get_num_threads() == before + 1
-    finally:
-        torch.set_num_threads(before)
-    record = json.loads(capsys.readouterr().out.splitlines()[-1])
-    (row,) = record["rows"]
-    assert row["name"] == "tiny, float32, r=1, 1 threads" and row["median"]["ours"] == 0
-    assert re.fullmatch(r"exact: yes; 0 of \d{4} differ; products: \w+; resumed: equal", row["check"])
-    assert any("1 of 1 resumed runs are equal" in note for note in record["notes"])
-
-
-@pytest.mark.parametrize("verdict", [None, "a layer differs"])
-def test_the_matrix_fails_on_a_gap_that_the_trial_missed(verdict, few_episodes, monkeypatch, capsys):
-    """The gap is planted: one trained log-probability is off by 1e-6."""
-    forward = random_episodes.forward
-
-    def off(*args):
-        output = forward(*args)
-        output.logprobs_N.data[3] += 1e-6
-        return output
-
-    monkeypatch.setattr(random_episodes, "forward", off)
-    monkeypatch.setattr(exactness, "first_difference", lambda _: verdict)
-    status = 0
-    try:
-        onpolicy.main(common.parse(onpolicy.Options, MATRIX.split()))
-    except SystemExit as end:
-        status = end.code
-    printed = capsys.readouterr().out
-    assert status == (0 if verdict else 1) and "| tiny, float32, r=1, 1 threads | ours |" in printed
-    assert f"tokens differ in {0 if verdict else 1} of them; it says no in {1 if verdict else 0}" in printed
-    assert f"exact: {verdict or 'yes'}; " in printed and "; 0 of " not in printed
-
-
-def test_the_matrix_multiplies_as_a_run_of_its_row_would(few_episodes, monkeypatch):
-    """In 16 bits the library that a process begins with can be a hundred times slower."""
-    asked, before = [], (packed.library, onednn.least_batch)
-    monkeypatch.setattr(process, "best_library", lambda *words: asked.append(words) or ("plain", "planted"))
-    monkeypatch.setattr(exactness, "play", lambda *_: packed.library)
-    monkeypatch.setattr(exactness, "gaps_of", lambda _, played, sizes: torch.full((2,), float(played != "plain")))
-    (row,) = exactness.measured([("tiny", "bfloat16", 1, 1)], resume=False)
-    weights = sum(p.numel() for p in load_model("tiny").parameters())
-    assert asked == [("auto", 192, 512, torch.bfloat16, weights)]
-    assert row.median("ours") == 0 and row.check.endswith("0 of 4 differ; products: plain")
-    assert (packed.library, onednn.least_batch) == before
-
-
-def test_the_matrix_fails_on_a_resumed_run_that_differs(few_episodes, monkeypatch, capsys):
-    monkeypatch.setattr(exactness, "first_difference", lambda _: None)
-    monkeypatch.setattr(exactness, "resumed_run", lambda *_: ("differs in episodes.jsonl", 0.0))
-    with pytest.raises(SystemExit) as end:
-        onpolicy.main(common.parse(onpolicy.Options, MATRIX.replace("false", "true").split()))
-    assert end.value.code == 1 and "resumed: differs in episodes.jsonl" in capsys.readouterr().out
-
-
-def test_the_matrix_measures_few_rows_of_the_large_shape():
-    """Wrong words are refused in one line."""
-    words = "bfloat16", exactness.RANKS, exactness.THREADS
-    assert len(exactness.cells("tiny", *words)) == 63 and len(exactness.cells("0.5b", *words)) == 16
-    for models, ranks, threads in (("huge", "1", "1"), ("tiny", "x", "1"), ("tiny", "1", "")):
-        with pytest.raises(ValueError, match=r"^(models=huge|ranks=x|threads=): "):
-            exactness.cells(models, "float32", ranks, threads)
-
-
-def test_inexact_attention_gives_the_same_numbers_to_rounding(monkeypatch):
-    """Only one of the two attentions is called in each mode, with a stacked step or without."""
-    import models.decoder
-    import models.engine
-    from models.hooks import hooks
-
-    model = sides.adapted(sides.random(sides.SHAPES["quarter"] | {"num_hidden_layers": 1}))
-    talk = generate.make_talk(3, 70, 2, 3, 4, 640)
-    before = models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, hooks("cpu").decode_step
-    counts = {"torch": 0, "ours": 0}
-
-    def counted(name, function):
-        def call(*words, **keys):
-            counts[name] += 1
-            return function(*words, **keys)
-
-        return call
-
-    sdpa = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr(inexact.F, "scaled_dot_product_attention", counted("torch", sdpa))
-    for module in ("attention", "cpu.step"):
-        path = f"models.{module}.score"  # computes every product of our queries with keys
-        monkeypatch.setattr(path, counted("ours", models.attention.score))
-    expected = generate.play(model, talk, True)
-    assert counts["torch"] == 0 < counts["ours"]
-    for stacked in (True, False):
-        counts.update(torch=0, ours=0)
-        with inexact.everywhere(stacked):
-            found = generate.play(model, talk, True)
-            training = onpolicy.round_trip(model, talk)
-        assert counts["ours"] == 0 < counts["torch"]
-        assert found[0] == expected[0] and torch.allclose(*map(torch.tensor, (found[1], expected[1])), atol=1e-4)
-        assert training.largest < 1e-4
-    with inexact.in_training():
-        counts.update(torch=0, ours=0)
-        assert generate.play(model, talk, True) == expected and counts["torch"] == 0
-        assert 0 < onpolicy.round_trip(model, talk).largest < 1e-4 and counts["torch"] > 0
-    assert before == (
-        models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, hooks("cpu").decode_step,
-    )  # fmt: skip
-
-
-def test_inexact_attention_samples_only_if_it_is_everywhere():
-    """In 16 bits our engine has no stacked step."""
-    model = sides.adapted(sides.random(sides.SHAPES["quarter"] | {"num_hidden_layers": 1}, torch.bfloat16))
-    assert onpolicy.exact_step(model) is None
-    talk = generate.make_talk(2, 70, 1, 3, 4, 640)
-    expected = generate.play(model, talk, True)
-    with inexact.in_training():
-        assert generate.play(model, talk, True) == expected
-    with inexact.everywhere(False):
-        assert generate.play(model, talk, True)[1] != expected[1]
-
-
 def test_every_second_step_of_the_trainer_has_our_switch(monkeypatch):
     log = []
 
@@ -641,41 +489,7 @@ def test_committed_results_lie_in_the_folder_of_their_cpu():
             assert path.name == machine.get("kind", older), file
 
 
-def test_versions_compare_the_two_kinds_of_product(monkeypatch, capsys):
-    """Each version's process gets its own kind; runs of train.py get it as a word."""
-    asked = []
-
-    class Version:
-        def __init__(self, folder, threads, products, clock):
-            asked.append((folder, products))
-            self.process = SimpleNamespace(stdin=SimpleNamespace(close=lambda: None), wait=lambda: None)
-
-        def seconds(self, row):
-            return 1.0
-
-    monkeypatch.setattr(versions, "Version", Version)
-    folder = str(Path(__file__).parents[1])
-    versions.main(versions.Keys(folder, "lora float32", 1, before_products="onednn", now_products="plain"))
-    assert asked == [(Path(folder), "onednn"), (Path(folder), "plain")] and "1.000x" in capsys.readouterr().out
-    commands = []
-    monkeypatch.setattr(versions.subprocess, "run", lambda command, **_: commands.append(command))
-    for kind in ("plain", "auto"):
-        monkeypatch.setattr(versions, "PRODUCTS", kind)
-        versions.program_row("algo=grpo")()
-    assert "products=plain" in commands[0] and not any("products" in word for word in commands[1])
-    assert all("ranks=1" in command for command in commands), "an older version has one process"
-
-
 def test_a_folder_is_no_file_for_results(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         common.parse(onpolicy.Options, [f"out={tmp_path}"])
     assert capsys.readouterr().err == f"benchmarks.onpolicy: out={tmp_path} is a folder; give the name of a file\n"
-
-
-def test_random_models_are_measured_and_always_the_same(capsys):
-    before = torch.get_num_threads()
-    number = next(n for n in range(100) if exactness_random.draw(n).raw["hidden_size"] < 64)
-    (row,) = exactness_random.measured(number, 1)
-    (again,) = exactness_random.measured(number, 1)
-    assert row == again and row.name.startswith(f"{number}: ") and "exact: " in row.check
-    assert torch.get_num_threads() == before and exactness_random.draw(3) != exactness_random.draw(4)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from conftest import random_model
+from live_storage import LiveStorage
 from test_quant import quantised
 
 import lora
-from benchmarks.live import LiveStorage
 from models import fast_matmul
 from models.decoder import checkpoint_blocks
 from models.hooks import hooks, nothing_faster

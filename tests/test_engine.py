@@ -10,9 +10,9 @@ from random import Random
 import pytest
 import torch
 from conftest import random_model, randomize
+from live_storage import LiveStorage
 
 import lora
-from benchmarks.live import LiveStorage
 from models import slots as cache_slots
 from models.attention import KEY_BLOCK
 from models.cache import KVCache

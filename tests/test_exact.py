@@ -7,16 +7,16 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from itertools import product
 
+import exactness
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import EXACT_MKL, metrics_of, random_model, randomize, run_program
+from random_episodes import gaps_of, play
 from shared_trials import shared_trials
 
 import lora
 import train
-from benchmarks import exactness
-from benchmarks.random_episodes import gaps_of, play
 from lora import fused
 from models import load_model, trial
 from models.attention import attend, in_blocks

@@ -189,33 +189,6 @@ def test_rank_above_vllms_largest_is_refused():
         make_uniform(injected(load_model("tiny"), r=513, targets=["layers.0.mlp.up_proj"]))
 
 
-@pytest.mark.parametrize("only", [False, True], ids=["merged", "adapter"])
-def test_bin_files_hold_the_same_tensors(only, epoch, tmp_path):
-    words = [f"adapter={epoch}", f"adapter_only={str(only).lower()}", "prompts=0"]
-    merged(*words, f"out={tmp_path}/plain")
-    merged(*words, f"out={tmp_path}/bin", "format=bin")
-    name = "adapter_model" if only else "model"
-    expected = load_file(tmp_path / "plain" / f"{name}.safetensors")
-    target = tmp_path / "bin" / ("adapter_model.bin" if only else "pytorch_model.bin")
-    found = torch.load(target, weights_only=True)
-    assert found.keys() == expected.keys() and all(torch.equal(found[key], expected[key]) for key in found)
-    assert not list((tmp_path / "bin").glob("*.safetensors"))
-    if only:
-        ours, theirs = adapted(tmp_path / "bin"), adapted(epoch)
-        assert all(map(torch.equal, ours.state_dict().values(), theirs.state_dict().values()))
-
-
-def test_bin_files_of_a_large_model_have_their_index(tmp_path, monkeypatch):
-    monkeypatch.setattr("models.export.SHARD", 10**6)
-    merged("model=tiny", f"out={tmp_path}/bin", "format=bin")
-    index = json.loads((tmp_path / "bin" / "pytorch_model.bin.index.json").read_text())["weight_map"]
-    found = {name: torch.load(tmp_path / "bin" / name, weights_only=True) for name in set(index.values())}
-    assert len(found) > 2 and not list((tmp_path / "bin").glob("*safetensors*"))
-    expected = load_file(TINY / "model.safetensors")
-    assert expected.keys() == index.keys()
-    assert all(torch.equal(found[name][key], expected[key]) for key, name in index.items())
-
-
 def test_scale_of_zero_is_exported_for_vllm():
     model = awake(injected(load_model("tiny"), r=4, alpha=6))
     for _, layer in lora.lora_layers(model):
@@ -284,7 +257,7 @@ def test_damaged_files_of_a_run_make_a_card_or_one_line(name, content, epoch, tm
         (["push=name"], "push=name is not a name on the hub such as user/name"),
         (["push=me/mine"], "push=me/mine: no token; set HF_TOKEN"),
         (["min_agreement=1.5"], "min_agreement=1.5: a share, at most 1"),
-        (["push=me/mine", "format=pickle"], "format=pickle is not one of safetensors, bin"),
+        (["format=bin"], "unknown key 'format': weights are written as safetensors; leave it out"),
     ],
 )
 def test_impossible_exports_write_nothing(words, line, epoch, tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ import torch
 from emulated_cuda import StandIn, emulated_cuda
 
 from benchmarks import common, gpu, gpu_decode, gpu_parts, gpu_sizes, kernels, logprob, sides
-from benchmarks.common import Row
 from models.cuda.triton import quant
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
@@ -26,7 +25,6 @@ SCALE = replace(
 
 ELSEWHERE = ("tests", "text", "epoch")  # in processes of their own, or nothing without peers
 LONG = (
-    "plan",
     "head",
     "attention",
     "decode, large",
@@ -96,7 +94,7 @@ def test_parts_run_on_a_device(name, device):
     rows, notes = [], []
     options = gpu.Options(repeats=1, warmup=1, threads=1, device="cuda")
     given = gpu_sizes.Given(SCALE, options, "cuda", torch.bfloat16, notes.append)
-    gpu.run_part(name, gpu_parts.PARTS[name][0], 100, given, lambda m: rows.append(Row(**m["row"])))
+    gpu.run_part(name, gpu_parts.PARTS[name][0], 100, given, rows.append)
     copied = "error of the gradients"  # from a deep copy of the model, which the emulated device cannot make
     assert [note for note in notes if ("failed" in note or "cut off" in note) and copied not in note] == []
     assert rows and all("ours" in row.values for row in rows)

@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 from conftest import random_model
+from live_storage import LiveStorage
 from test_checkpointing import gradients
 
 import lora
-from benchmarks.live import LiveStorage
 from benchmarks.sides import SHAPES
 from models.config import parse_config
 from models.cpu import block
@@ -69,7 +69,7 @@ def test_a_layer_keeps_the_planned_bytes_on_a_cpu(family, words):
     found = [kept(words, family, layers, N) for layers, N in ((2, 128), (3, 128), (2, 256), (3, 256))]
     of_a_token = (found[3] - found[2] - (found[1] - found[0])) / 128
     sizes = sizes_of(random_model(family, intermediate_size=INNER).config)
-    assert of_a_token == peaks.kept(sizes, parse(["device=cpu", *words]))
+    assert peaks.kept(sizes, parse(["device=cpu", *words])) == pytest.approx(of_a_token, rel=0.15)
 
 
 @pytest.mark.parametrize(("dtype", "norms", "others"), [("bfloat16", 12, 2), ("float32", 16, 4)])

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -36,17 +35,17 @@ def pipelines(monkeypatch) -> dict[str, int]:
     """Write results instead of running pipelines; ded's fails. Count the runs of each environment."""
     runs = {}
 
-    def run(command, stdout, **_):
-        words = split(command[3:])
+    def call(command, stdout):
+        words = split(command[1:])
         env, out = words["env"], Path(words["out"])
         runs[env] = runs.get(env, 0) + 1
         if env == "ded":
-            stdout.write("train.py: no | such file\nrl.pipeline: stage sft ended with status 2; the same command ...\n")
+            stdout.write("train.py: no | such file\nexamples/pipeline.py: stage sft ended with status 2; ...\n")
             return 2
         write_results(out, env)
         return 0
 
-    monkeypatch.setattr(learning.pipeline, "run", run)
+    monkeypatch.setattr(learning.pipeline, "call", call)
     return runs
 
 
@@ -82,16 +81,6 @@ def test_cells_are_rates_and_paired_differences(pipelines, tmp_path):
     assert bounds == pytest.approx([100 * bound for bound in expected], abs=0.051)
 
 
-def test_a_policy_without_an_adapter_has_an_empty_cell(pipelines, tmp_path):
-    words = ["envs=sat,abd", f"runs={tmp_path}/runs", f"out={tmp_path}/table.json"]
-    learning.main(words)
-    shutil.rmtree(tmp_path / "runs" / "sat" / "sft")
-    learning.main(words)
-    lines = (tmp_path / "table.md").read_text().splitlines()
-    cells = next(line for line in lines if line.startswith("| sat")).split(" | ")
-    assert cells[3] == "no adapter" and cells[4].startswith("75.0%") and cells[5] == ""
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -99,7 +88,6 @@ def test_a_policy_without_an_adapter_has_an_empty_cell(pipelines, tmp_path):
         (["envs=sat,sat"], "envs=sat,sat: sat is named twice"),
         (["lrr=1"], "unknown key 'lrr'; did you mean lr?"),
         (["demos=0"], "demos=0 must be positive"),
-        (["stages=rl"], "stages= is a key of rl.pipeline alone"),
         (["envs=sat", "quick=true"], "choose another runs="),
     ],
 )

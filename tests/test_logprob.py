@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from live_storage import LiveStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.live import LiveStorage
 from models import head, logprob
 from models.hooks import hooks, nothing_faster
 from models.logprob import token_logprobs

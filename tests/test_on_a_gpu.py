@@ -6,10 +6,11 @@ import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import measured_peaks
 import pytest
 import torch
 
-from benchmarks import memory, sides
+from benchmarks import sides
 from models.quant import quantise
 from rl import update
 from rl.config import fields
@@ -36,11 +37,11 @@ def at_most(size: int):
 
 def test_an_update_that_runs_out_of_memory_keeps_its_gradient(capsys):
     words = ["device=cuda", "dtype=float32", "micro_tokens=8192", "max_len=256", "rollout_batch_size=16"]
-    cfg, algo = memory.settings("quarter", words), fields.algorithm_module("ppo")
+    cfg, algo = measured_peaks.settings("quarter", words), fields.algorithm_module("ppo")
     model = sides.adapted(sides.random(sides.SHAPES["quarter"], torch.float32, cfg.device))
     critic = Critic(model.config.hidden_size, cfg.ppo.critic_hidden, cfg.device)
     state = TrainState(model, critic, update.make_optimizer(model, critic, cfg))
-    batch, before = memory.full_batch(cfg, model.config.vocab_size), torch.cuda.memory_allocated()
+    batch, before = measured_peaks.full_batch(cfg, model.config.vocab_size), torch.cuda.memory_allocated()
 
     def gradients() -> dict[str, torch.Tensor]:
         found = {name: p.grad for name, p in state.trainable().items()}
@@ -58,6 +59,15 @@ def test_an_update_that_runs_out_of_memory_keeps_its_gradient(capsys):
     assert state.micro_tokens < 8192 and "again with micro_tokens=" in capsys.readouterr().out
     for name, grad in gradients().items():
         torch.testing.assert_close(grad, expected[name], atol=1e-5 * float(expected[name].abs().max()), rtol=1e-4)
+
+
+@pytest.mark.parametrize("words", ["", "checkpoint=block", "quant=nf4", "lora.r=0 checkpoint=block"])
+def test_planned_peaks_are_within_15_percent_of_a_gpus(words):
+    """Of Qwen2.5-0.5B's shape. Torch's allocator is measured, libraries' workspaces included."""
+    sizes = ["micro_tokens=8192", "max_len=1024", "rollout_batch_size=64", "device=cuda", "dtype=bfloat16"]
+    planned, found = (of("0.5b", [*sizes, *words.split()]) for of in (measured_peaks.planned, measured_peaks.measured))
+    ratios = {phase: round(planned[phase] / size, 3) for phase, size in found.items()}
+    assert all(0.85 < ratio < 1.15 for ratio in ratios.values()), ratios
 
 
 @pytest.mark.parametrize("kind", ["nf4", "int8"])

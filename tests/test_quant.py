@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import random_model, randomize, reference
+from random_episodes import gaps_of, play
 from safetensors.torch import load_file
 from torch import nn
 
 import lora
-from benchmarks.random_episodes import gaps_of, play
 from models import load_model, quant, trial
 from models.cpu.products import dequantise as fast_dequantise
 from models.cpu.step import exact_step

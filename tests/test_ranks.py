@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import run_program
+from live_storage import LiveStorage
 
 import train
-from benchmarks.live import LiveStorage
-from rl import ranks
+from rl import peaks, ranks
 from rl.config.arguments import ArgumentError
 from rl.config.parse import parse
 from rl.ranks import gradients, heartbeat, pace, playing
@@ -189,8 +189,9 @@ def test_masks_fork_the_generator_of_one_gpu_alone(monkeypatch):
 @pytest.mark.parametrize("pieces", [1, 2, 3, 5, 8, 11])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_step_holds_as_many_sums_of_gradients_as_are_planned(pieces, in_place, monkeypatch):
+    large = gradients.LARGE
+    monkeypatch.setattr(gradients, "LARGE", 0 if in_place else large)
     p, held = torch.nn.Parameter(torch.zeros(1000)), []
-    monkeypatch.setattr(gradients, "adds_in_place", lambda *_: in_place)
     with LiveStorage() as live, gradients.summed(range(pieces), [p]) as step:
         for number, piece in step:
             assert number == piece
@@ -198,7 +199,8 @@ def test_a_step_holds_as_many_sums_of_gradients_as_are_planned(pieces, in_place,
             (p * number).sum().backward()
             step.results.append(number)
     assert step.results == list(range(pieces))
-    assert max(held) == (pieces > 1 if in_place else gradients.most_held(pieces))
+    assert max(held) == (pieces > 1 if in_place else peaks.sums_held(pieces))
+    assert (gradients.SHARES, large) == (peaks.PARTS, peaks.IN_PLACE)
     assert p.grad.unique().tolist() == [sum(range(pieces))]
 
 

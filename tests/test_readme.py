@@ -77,7 +77,7 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     from envs import __main__ as envs_program
     from envs.serve import __main__ as serve
     from eval import Keys
-    from rl import pipeline
+    from examples import pipeline
     from rl.config.arguments import keys_of
     from rl.config.parse import parse
     from rl.serve import __main__ as rl_serve
@@ -88,7 +88,7 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     known = set(re.findall(r"^  ([\w.]+)=", capsys.readouterr().out, re.M))
     known |= {
         *keys_of(envs_program.Keys),
-        *keys_of(pipeline.Keys),
+        *pipeline.DEFAULTS,
         *keys_of(learning.Keys),
         *keys_of(merge.Keys),
         *keys_of(serve.Keys),

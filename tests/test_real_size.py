@@ -1,4 +1,4 @@
-"""The benchmarks of real sizes: a run in phases beside trl, and tokens per second computed from limits."""
+"""The benchmark of a real size: a run in phases beside trl."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import rl.rollout
-from benchmarks import common, phases, real_size, scale, sides
+from benchmarks import common, real_size, sides
 from models.config import parse_config
 from models.decoder import CausalLM
+from models.sizes import sizes_of
 
 SMALL = "shape=quarter dtype=float32 threads=1 turns=2 new=4 episodes=4 group=2 eval_episodes=1"
 
@@ -35,33 +36,27 @@ def test_both_sides_play_and_learn_from_as_many_tokens(monkeypatch, capsys):
     printed = capsys.readouterr().out
     record = json.loads(printed.splitlines()[-1])
     rows = {row["name"]: row for row in record["rows"]}
-    names = {"load", "trial", "eval", "rollout", "update", "save", "all"}
-    assert names | {f"{name}, {kind}" for name in names for kind in ("peak", "CPU time")} == set(rows)
-    assert rows["rollout"]["tokens"] == 32 and rows["eval"]["tokens"] == 32
+    names = {"load", "trial", "evaluate", "collect", "score", "learn", "save", "all"}
+    assert names | {f"{name}, peak" for name in names} == set(rows)
+    assert rows["collect"]["tokens"] == 32 and rows["evaluate"]["tokens"] == 32
     assert all(0 < rows[f"{name}, peak"]["median"]["ours"] < 20 for name in names)
-    peers = "trl" in rows["rollout"]["values"]
+    peers = "trl" in rows["collect"]["values"]
     assert peers == (not common.absent("transformers", "peft", "trl", "datasets", "accelerate"))
-    for name in ("rollout", "eval", "update") if peers else ():
+    for name in ("collect", "evaluate", "learn") if peers else ():
         counts = [part.split()[1] for part in rows[name]["check"].split(", ") if "tokens" in part]
         assert counts[0] == counts[1] and rows[name]["ratio"]["trl"] > 0
     seconds = [row["median"]["ours"] for name, row in rows.items() if name in names - {"all"}]
     assert rows["all"]["median"]["ours"] == pytest.approx(sum(seconds))
 
 
-def test_a_phase_within_another_is_not_counted_to_it(monkeypatch):
-    """By hand: a clock of whole seconds, and peaks that belong to the phase that is open."""
-    clock, peaks = iter(range(100)), iter([3.0, 7.0, 4.0])
-    monkeypatch.setattr(phases.time, "perf_counter", lambda: float(next(clock)))
-    monkeypatch.setattr(phases.time, "process_time", lambda: 0.0)
-    monkeypatch.setattr(common, "peak_gib", lambda _: next(peaks))
-    monkeypatch.setattr(common, "reset_peak", lambda _: None)
-    found = phases.Phases("cpu")
-    with found.measured("outer"), found.measured("inner") as inner:
-        inner.tokens = 5
-    assert found.found["outer"] == phases.Phase(2.0, 0, 0.0, 4.0) and found.found["inner"] == phases.Phase(
-        1.0, 5, 0.0, 7.0
-    )
-    assert inner.rate == 5.0 and found.found["outer"].rate is None
+def test_phases_add_up_over_the_lines_of_a_run(tmp_path):
+    lines = [
+        {"phases": {"load": {"seconds": 1.0, "tokens": 0, "peak_bytes": 2**30}}},
+        {"loss": 1.0},
+        {"phases": {"load": {"seconds": 2.0, "tokens": 3, "peak_bytes": 2**29}}},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert real_size.phases_of(tmp_path) == {"load": real_size.Phase(3.0, 3, 1.0)}
 
 
 def test_a_checkpoint_of_random_weights_is_made_by_a_command(tmp_path):
@@ -81,41 +76,12 @@ def test_quantised_random_models_are_close_to_their_base(kind):
     assert 0 < (found - expected).norm() / expected.norm() < (0.03 if kind == "int8" else 0.4)
 
 
-@pytest.mark.parametrize("shape", scale.MODELS)
+@pytest.mark.parametrize("shape", ["1.5b", "7b", "8b", "14b", "32b"])
 def test_sizes_are_those_of_the_model(shape):
+    cfg = parse_config(sides.SHAPES[shape])
     with torch.device("meta"):
-        model = CausalLM(parse_config(sides.SHAPES[shape]))
-    size = scale.size_of(shape)
-    assert size.layers == sum(p.numel() for p in model.model.layers.parameters())
-    assert size.head == model.lm_head.weight.numel()
-
-
-def test_rates_by_hand():
-    """A card that reads 1 GB and computes 1e12 operations per second."""
-    size, card = scale.Size(10**6, 10**5, 0, 4, 0), scale.Card("a", 1, 1.0, 1e12, 1e9)
-    read = (1e6 * 2 + 1e5 * 2) / 1e9 + 64 * 1024 * 4 / 1e9
-    assert scale.rollout_rate(size, card, scale.BF16) == pytest.approx(0.5 * 64 / read)
-    slow = scale.Card("b", 1, 1.0, 1e9, 1e12)
-    products = 2 * 64 * 1.1e6 / 1e9 + 64 * 1024 * 4 / 1e12
-    assert scale.rollout_rate(size, slow, scale.BF16) == pytest.approx(0.5 * 64 / products)
-    per_token = 4 * 1e6 + 0.5 * 4 * 1e5
-    assert scale.update_rate(size, card, scale.BF16, False) == pytest.approx(0.6 * 1e12 / per_token)
-    assert scale.update_rate(size, card, scale.BF16, True) == pytest.approx(0.6 * 1e12 / (per_token + 2 * 1e6))
-    dequantised = 2 * 1e6 * (scale.NF4 + 2) / 1e9 / 8192
-    expected = 1 / (per_token / 0.6e12 + dequantised)
-    assert scale.update_rate(size, card, scale.NF4, False) == pytest.approx(expected)
-    assert [scale.rate(x) for x in (12345.0, 998.0, 44.4)] == ["12,000", "1,000", "44"]
-
-
-def test_fewer_sequences_decode_where_the_cache_would_not_fit():
-    """7B in bfloat16: 14.3 GiB of weights, and 7.0 GiB of cache for 64 sequences of 2,048 tokens."""
-    settings = scale.SETTINGS["bf16, checkpoint"]
-    needs = {rows: max(scale.memory("7b", settings, rows).values()) for rows in (64, 32, 1)}
-    assert needs[64] - needs[32] == pytest.approx(3.5, abs=0.4) and needs[1] < needs[32]
-    for size, rows in ((needs[64], 64), (needs[64] - 0.1, 32), (1.0, 0)):
-        assert scale.most_rows("7b", settings, scale.Card("a", 1, size, 1e12, 1e9)) == rows
-
-
-def test_the_tables_of_the_page_are_those_of_the_command():
-    before, tables, after = scale.DOCS.read_text().split(scale.MARKER)
-    assert tables.strip() == "\n".join(scale.table()) and before and after
+        model = CausalLM(cfg)
+    sizes = sizes_of(cfg)
+    assert sizes.weights == sum(p.numel() for p in model.parameters())
+    linears = [p for name, p in model.model.layers.named_parameters() if name.endswith("_proj.weight")]
+    assert sizes.block_weights == sum(p.numel() for p in linears)

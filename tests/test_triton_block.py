@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import random_model, randomize
+from live_storage import LiveStorage
 from on_triton import (
     CHIPS,
     DEVICE,
@@ -21,7 +22,6 @@ from on_triton import (
 from test_varlen import varlen_loop
 
 import lora
-from benchmarks.live import LiveStorage
 from models.cuda import block as cuda_block
 from models.cuda.triton import block as block_triton
 from models.decoder import RMSNorm, checkpoint_blocks, rotate

@@ -6,9 +6,8 @@ is a full test.
 
 import pytest
 import torch
+from compile_ahead import SHAPES, SHARED, binaries, binary_of, launches_of
 from on_triton import TENSOR_CORES, compiles, needs_no_device, spilled
-
-from benchmarks.compiled import SHAPES, SHARED, Options, binaries, binary_of, launches_of
 
 BIG = {"_score", "_gather", "_dlogits"}  # kernels whose tiles need the architecture's own matrix instructions
 KERNELS = {
@@ -42,18 +41,16 @@ def test_kernels_fit_chips_with_little_shared_memory(arch, monkeypatch, tmp_path
 
 @compiles
 @pytest.mark.full
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("arch", SHARED)
 def test_every_binary_of_every_shape_compiles_and_fits(arch, dtype, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    assert not [b.line() for b in binaries(Options(archs=str(arch), dtypes=dtype)) if b.problem]
+    assert not [b.line() for b in binaries(arch, dtype) if b.problem]
 
 
 @needs_no_device
 def test_a_kernel_that_does_not_fit_is_reported(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setitem(SHARED, 89, 100)
-    made = next(
-        b for b in binaries(Options(archs="89", dtypes="bfloat16", shapes="tiny", kernels="step._swiglu")) if b.problem
-    )
+    made = next(b for b in binaries(89, torch.bfloat16, ["tiny"], "step._swiglu") if b.problem)
     assert "KiB of 0" in made.problem and "step._swiglu" in made.line()

@@ -11,36 +11,30 @@ from models.logprob import SLAB
 from models.memory import Footprint
 from models.quant import BLOCK
 from models.sizes import Sizes
-from models.stacked import JOINED
 
 
 def footprint(
     sizes: Sizes, dtype: torch.dtype, kind: str, rank: int, library: str, card: int, rows: int, again: bool
 ) -> Footprint:
-    """Return the footprint of a model.
+    """Return the footprint of a model, within a few percent of what is allocated.
 
     kind: of models/quant.py, of the blocks' linear layers. rank: of the adapters, 0 where every weight trains.
     library: products= of train.py; tried on this machine with "auto", and plain where it lacks the library. rows:
     tokens whose log-probabilities are computed together. again: whether their backward computes the logits again.
     """
-    library = _best_library(library, sizes.D, sizes.I, dtype, sizes.weights)
-    wanted = dict.fromkeys((torch.float32, dtype), 0)  # numbers of copied weights
+    library, copies = _best_library(library, sizes.D, sizes.I, dtype, sizes.weights), 0
     if rank:
-        wanted[dtype] += 2 * sizes.block_weights if kind == "none" else 0
-        wanted[dtype] += sizes.V * sizes.D  # the head, for the backward,
-        wanted[torch.float32] += sizes.V * sizes.D  # and for the forward, which sums in float32
-    made = {of: count * _bytes_of_copy(of, library) for of, count in wanted.items()}
-    slab = 0 if made[torch.float32] or dtype == torch.float32 else 4 * min(SLAB, sizes.V) * sizes.D
+        head_weights = sizes.V * sizes.D  # copied for the backward, and for the forward, which sums in float32
+        linears = 2 * sizes.block_weights if kind == "none" else 0
+        copies = (linears + head_weights) * _bytes_of_copy(dtype, library)
+        copies += head_weights * _bytes_of_copy(torch.float32, library)
     shared = bool(rank) and library == "onednn" and not onednn.multiplies_float32()  # as StackedOnCPU decides
     return Footprint(
         library,
-        min(sum(made.values()), packed.budget()),
+        min(copies, packed.budget()),
         stacks(sizes, dtype, kind, rank, shared),
-        stacks(sizes, dtype, kind, 0, shared),
-        step.SHORT if _steps(dtype, kind) else 0,
-        slab,
         0 if kind == "none" else dequantised(kind, sizes.largest_linear, dtype),
-        _head(sizes, dtype, rows, again, slab, library == "mkl" and rank > 0),
+        _head(sizes, dtype, rows, again),
         0,
     )
 
@@ -59,27 +53,18 @@ def _bytes_of_copy(dtype: torch.dtype, library: str) -> int:
 def stacks(sizes: Sizes, dtype: torch.dtype, kind: str, rank: int, shared: bool = False) -> int:
     """Return the bytes that the decode step copies: the blocks' weights, where step.py does, and the adapters' factors,
     as if every layer had one. shared: the step multiplies by training's copies."""
-    steps = _steps(dtype, kind)
+    steps = kind == "none" and dtype == torch.float32
     stacked = steps and sizes.weights < step.SMALL and not shared
     rank = steps * -(-rank // ROW_MULTIPLE) * ROW_MULTIPLE
-    joined = 2 * (sizes.Q + 2 * sizes.K) * (3 * rank <= JOINED)  # zeros beside the block diagonal of the B factors
-    joined += 2 * sizes.I * (2 * rank <= JOINED)
-    factors = sizes.L * rank * (joined + sum(outputs + inputs for outputs, inputs in sizes.linears.values()))
+    factors = sizes.L * rank * sum(outputs + inputs for outputs, inputs in sizes.linears.values())
     return dtype.itemsize * (factors + (sizes.block_weights if stacked else 0))
 
 
-def _steps(dtype: torch.dtype, kind: str) -> bool:
-    """Return whether step.py makes a step for such a model."""
-    return kind == "none" and dtype == torch.float32
-
-
-def _head(sizes: Sizes, dtype: torch.dtype, rows: int, again: bool, slab: int, widened: bool) -> int:
-    """Return the bytes of logits, probabilities, their gradients and sums while a slab of some rows is computed.
-    widened: MKL's copies multiply 16 bits."""
-    rows, half, words = min(rows, head.ROWS), dtype.itemsize == 2, min(SLAB, sizes.V)
-    logits, cast = 4 * rows * words, 2 * rows * words if half and not again else 0  # the probabilities in 16 bits,
-    cast += 4 * min(rows, packed.WIDENED) * (words + sizes.D) if half and widened else 0  # and as float32
-    return max(logits + slab, (4 if again else 2) * logits + cast) + 8 * rows * sizes.D
+def _head(sizes: Sizes, dtype: torch.dtype, rows: int, again: bool) -> int:
+    """Return the bytes of logits, probabilities, their gradients and sums while a slab of some rows is computed."""
+    rows, half = min(rows, head.ROWS), dtype.itemsize == 2  # in 16 bits a slab of the head is cast to float32
+    logits = 4 * rows * min(SLAB, sizes.V)
+    return (4 if again else 3 if half else 2) * logits + 8 * rows * sizes.D
 
 
 def dequantised(kind: str, weights: int, dtype: torch.dtype) -> int:
@@ -87,6 +72,5 @@ def dequantised(kind: str, weights: int, dtype: torch.dtype) -> int:
     result = weights * dtype.itemsize
     if kind == "int8":
         return 4 * weights + (0 if dtype == torch.float32 else result)
-    scales = 4 * weights // BLOCK if kind == "nf4-double" else 0
     piece = min(weights, products.BLOCKS * BLOCK)
-    return result + scales + 2 * piece + 4 * piece  # the codes as int32, and the levels of both of a byte's codes
+    return result + 6 * piece  # the codes as int32, and the levels of a byte's two codes

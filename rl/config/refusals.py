@@ -40,7 +40,6 @@ def hint(word: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def unknown_key(key: str, known: list[str]) -> str:
-    """Return the line for a key that is none of the known ones: our name for it, or the nearest key."""
     if key in REMOVED:
         return f"unknown key {key!r}: {REMOVED[key]}; leave it out"
     guides = GUIDES.get(key.replace("-", "_"), "")

@@ -34,20 +34,24 @@ def model_card(name: str, source: Path, base: str, is_adapter: bool) -> str:
 
     name: under which the card says it loads. source: the run's epoch that it was made from. base: as in model=.
     """
+    from huggingface_hub import ModelCardData  # heavy, and of no use to eval.py, which imports merge.py
+
     settings = adapter_settings.settings_of(source) or {}
     base = base or str(settings.get("model", ""))
     is_merged = not is_adapter and _has_adapter(source)
     on_hub = re.fullmatch(f"({HUB_ID})(@.+)?", base) if not Path(base).is_dir() else None
     shown = base_shown(base)
-    head = [f"base_model: {shown}", f"base_model_relation: {'adapter' if is_adapter else 'finetune'}"] if on_hub else []
-    head += [f"library_name: {'peft' if is_adapter else 'transformers'}", "pipeline_tag: text-generation"]
-    tags = ["- lora"] * (is_adapter or is_merged)
-    tags += ["- reinforcement-learning"] * (settings.get("algo", "sft") != "sft")
-    head += ["tags:", *tags] if tags else []
+    head = ModelCardData(
+        base_model=shown if on_hub else None,
+        base_model_relation=("adapter" if is_adapter else "finetune") if on_hub else None,
+        library_name="peft" if is_adapter else "transformers",
+        pipeline_tag="text-generation",
+        tags=["lora"] * (is_adapter or is_merged) + ["reinforcement-learning"] * (settings.get("algo", "sft") != "sft"),
+    )
     what = "A LoRA adapter merged into" if is_merged else "A LoRA adapter of" if is_adapter else "The weights of"
     model = f"{what} `{shown}`" if base else f"{what} a model whose base is not recorded"
     trained = f", trained on `{_trained_on(settings)}` by {str(settings['algo']).upper()}" if settings else ""
-    parts = ["---", *head, "---", "", f"# {name.rpartition('/')[2]}", "", f"{model}{trained}.", ""]
+    parts = ["---", head.to_yaml(), "---", "", f"# {name.rpartition('/')[2]}", "", f"{model}{trained}.", ""]
     parts += _table("Training", ("key", "value"), _training(settings))
     parts += _table("Held-out tasks", ("epoch", "play", "success", "80 % interval", "tasks"), _results(source))
     code = (ADAPTER if is_adapter else MERGED).format(name=name, base=shown)

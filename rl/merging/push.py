@@ -3,7 +3,6 @@
 huggingface_hub finds the token (HF_TOKEN, or `hf auth login`) and the hub's address (HF_ENDPOINT).
 """
 
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,17 +12,15 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.utils import RepositoryNotFoundError, disable_progress_bars
 
 from lora.peft_files import read_adapter_config
-from models.weights import inside
+from models.weights import HUB_ID, inside
 from rl.merging.model_card import CARD, model_card, renamed
 from rl.run.files import read_json
-
-NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
 def check(name: str, private: bool) -> None:
     """Raise ValueError with one line for what a push would fail by: a name, a token, the network, or a repository that
     everybody can read though it is to be private."""
-    if not NAME.fullmatch(name) or ".." in name:
+    if not HUB_ID.fullmatch(name) or ".." in name:
         raise ValueError(f"push={name} is not a name on the hub such as user/name")
     if not get_token():
         raise ValueError(f"push={name}: no token; set HF_TOKEN or run `hf auth login`")

@@ -119,12 +119,6 @@ def adds_in_place(size: int, one_gpu: bool) -> bool:
     return size > LARGE or one_gpu
 
 
-def most_held(pieces: int) -> int:
-    """Return the most sums of gradients that one rank holds when it begins with a piece, if it adds in a tree: of the
-    parts before, and of the same part if that has several pieces."""
-    return (min(pieces, SHARES) - 1).bit_length() + (pieces > SHARES)
-
-
 @contextmanager
 def same_masks(dropout: float, key: tuple[int, int, int], device: torch.device) -> Iterator[None]:
     """Context in which dropout draws the masks of `key` on any rank. Afterwards torch's generators are as they were:

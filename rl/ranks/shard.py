@@ -237,7 +237,7 @@ def most_copies(sizes: Sizes, cfg: Config) -> Any:
     """Return the footprint with the library whose copies take the most, of those that products=auto may choose."""
     kinds = ("onednn", "mkl", "plain") if cfg.products == "auto" else (cfg.products,)
     found = (peaks.footprint(sizes, replace(cfg, products=kind)) for kind in kinds)
-    return max(found, key=lambda held: held.copies + held.slab)
+    return max(found, key=lambda held: held.copies)
 
 
 def memory(device: str) -> float:

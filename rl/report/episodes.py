@@ -9,7 +9,7 @@ import json
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from rl.records import Batch, Episode
 from rl.stats import jeffreys, rate_interval
 
 BUDGET = 12_000_000  # bytes of tokens in a page, shared out over the epochs
-Z80 = 1.2815515655446004  # of a normal variable, 80 % are within this many deviations
+Z80 = NormalDist().inv_cdf(0.9)  # of a normal variable, 80 % are within this many deviations
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""The matrix of `python -m benchmarks.onpolicy matrix=true`: where do sampling and training give the same bits?
+"""Where do sampling and training give the same bits? PYTHONPATH=. python tests/exactness.py models=tiny
+
+Each row is printed as a line of JSON. The exit status is 1 if bits differ where the trial of a run says that they are
+equal, or if a resumed run differs.
 
 A row is a model, a dtype, a LoRA rank (0: every weight trains) and a number of threads. It holds the verdict of
 models/trial.py against episodes of random ids and, with resume=true, against a run that is resumed.
@@ -12,20 +15,22 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
+from random_episodes import CHANGED, LARGE, MICRO_TOKENS, NEW, SHORT, gaps_of, play
 
 import lora
 import train
 from benchmarks import sides
 from benchmarks.common import Row, sizes_for_products
-from benchmarks.random_episodes import CHANGED, LARGE, MICRO_TOKENS, NEW, SHORT, gaps_of, play
 from models import CausalLM, load_model
 from models.cpu import onednn, packed, process
 from models.trial import first_difference
+from rl.config import program
 from rl.config.parse import parse
 
 RANKS, THREADS, MODELS = "1,2,3,7,16,64,192,256,0", "1,2,3,4,6,8,16", "tiny,small,0.5b"
@@ -38,6 +43,31 @@ SMALL_RUN = RANDOM_RUN + " episodes=4 batch_size=2 max_turns=2 max_new_tokens=16
 LARGE_RUN = RANDOM_RUN + " episodes=2 batch_size=1 max_turns=1 max_new_tokens=8"
 SAVED = ("checkpoint-2/trainable.safetensors", "episodes.jsonl")
 Cell = tuple[str, str, int, int]  # model, dtype, rank, threads
+
+
+@dataclass
+class Options:
+    models: str = MODELS  # by comma
+    dtypes: str = "float32,bfloat16"  # by comma
+    ranks: str = RANKS  # by comma; 0 trains every weight
+    threads: str = THREADS  # torch threads, by comma
+    resume: bool = True  # also resume a run in each row
+
+    def __post_init__(self):
+        cells(self.models, self.dtypes, self.ranks, self.threads)
+
+
+def main(options: Options) -> None:
+    rows, chosen = [], cells(options.models, options.dtypes, options.ranks, options.threads)
+    try:
+        for row in measured(chosen, options.resume):
+            rows.append(row)
+            print(json.dumps(row.record()), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    print(f"{summary(rows)} {len(chosen) - len(rows)} rows were not measured.")
+    if any(map(wrong, rows)):
+        sys.exit(1)
 
 
 def cells(models: str, dtypes: str, ranks: str, threads: str) -> list[Cell]:
@@ -61,23 +91,17 @@ def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
     """Yield the row of each cell, printed to stderr when it is measured. Restore torch's number of threads and
     the libraries of products."""
     bases = {"tiny": "tiny"}
-    with restored(), tempfile.TemporaryDirectory() as work:
-        for cell in chosen:
-            torch.set_num_threads(cell[3])
-            if resume and cell[0] not in bases:
-                Path(work, cell[0]).mkdir()
-                bases[cell[0]] = str(sides.prepare(cell[0], Path(work, cell[0]))[0])
-            row = measure(cell, bases[cell[0]] if resume else None)
-            print(f"{row.name}: {row.median('ours'):.1e} nats, {row.check}", file=sys.stderr, flush=True)
-            yield row
-
-
-@contextmanager
-def restored() -> Iterator[None]:
-    """Context that restores torch's number of threads and the libraries of products."""
     threads, library, least_batch = torch.get_num_threads(), packed.library, onednn.least_batch
     try:
-        yield
+        with tempfile.TemporaryDirectory() as work:
+            for cell in chosen:
+                torch.set_num_threads(cell[3])
+                if resume and cell[0] not in bases:
+                    Path(work, cell[0]).mkdir()
+                    bases[cell[0]] = str(sides.prepare(cell[0], Path(work, cell[0]))[0])
+                row = measure(cell, bases[cell[0]] if resume else None)
+                print(f"{row.name}: {row.median('ours'):.1e} nats, {row.check}", file=sys.stderr, flush=True)
+                yield row
     finally:
         torch.set_num_threads(threads)
         packed.use(library)
@@ -109,7 +133,7 @@ def tried_and_compared(
 ) -> tuple[str | None, torch.Tensor]:
     """Return (what the trial says of the new model, |sampled - trained log-probability| of every token).
 
-    plays: what benchmarks/random_episodes.py plays once the weights have changed. The first model has prepared its
+    plays: what random_episodes.py plays once the weights have changed. The first model has prepared its
     decode step while B was zero, as a run's first epoch does; the others prepare it afterwards, as a resumed run does.
     sizes: of micro-batches, in tokens.
     """
@@ -180,3 +204,7 @@ def resumed_run(cell: Cell, base: str) -> tuple[str, float]:
     return f"differs in {', '.join(files)}" if files else equal, max(
         [0.0, *(record["sampler_gap"] for record in metrics)]
     )
+
+
+if __name__ == "__main__":
+    main(*program.parse(sys.argv[1:], "tests/exactness.py", Options, about=__doc__))

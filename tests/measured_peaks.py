@@ -1,20 +1,18 @@
-"""Planned and measured peak memory of each phase, on this CPU: python -m benchmarks.memory
+"""Planned and measured peak memory of each phase of a run.
 
-The measured peak is that of all live tensors' storage (benchmarks/live.py) of the functions that a run calls, with
-random weights. One optimizer step has been taken before, so that the optimizer's moments count. On CUDA, for
-benchmarks/gpu.py, it is that of torch's allocator, which counts libraries' workspaces and the graphs' memory too.
+The measured peak is that of all live tensors' storage (live_storage.py) of the functions that a run calls, with random
+weights. One optimizer step has been taken before, so that the optimizer's moments count. On CUDA it is that of torch's
+allocator, which counts libraries' workspaces and the graphs' memory too.
 """
 
 import json
-import sys
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import torch
+from live_storage import LiveStorage
 
 import lora
 from benchmarks import sides
-from benchmarks.live import LiveStorage
 from benchmarks.sides import SHAPES
 from models import choose_threads
 from models.attention import QUERY_TILE
@@ -26,24 +24,13 @@ from models.sizes import sizes_of
 from models.weights import TINY
 from rl import peaks
 from rl.batch import add_values, make_batch
-from rl.config import fields, program
+from rl.config import fields
 from rl.config.parse import parse
 from rl.ppo import Critic
 from rl.records import Batch, Episode, Turn
 from rl.run import full_finetuning
 from rl.run.state import TrainState
 from rl.update import make_optimizer, optimizer_step
-
-EMBEDDED = ["micro_tokens=4096", "max_len=256", "rollout_batch_size=32", "dtype=float32"]
-HALF_A_BILLION = ["micro_tokens=512", "max_len=128", "rollout_batch_size=8", "dtype=bfloat16", "products=onednn"]
-SETTINGS = {  # name: (shape, words of train.py)
-    "tiny": ("tiny", [*EMBEDDED, "products=onednn"]),
-    "tiny mkl": ("tiny", [*EMBEDDED, "products=mkl"]),
-    "tiny plain checkpointed": ("tiny", [*EMBEDDED, "products=plain", "checkpoint=block"]),
-    "0.5b": ("0.5b", HALF_A_BILLION),
-    "0.5b checkpointed": ("0.5b", [*HALF_A_BILLION, "checkpoint=block"]),
-    "0.5b nf4 checkpointed": ("0.5b", [*HALF_A_BILLION, "quant=nf4", "checkpoint=block"]),
-}
 
 
 def raw_config(name: str) -> dict:
@@ -148,27 +135,3 @@ def play(state: TrainState, cfg) -> None:
             list(engine.run(2, 1.0, frozenset()))
         for slot in slots:
             engine.close(slot)
-
-
-@dataclass
-class Keys:
-    only: str = ""  # one of the settings; empty: all
-    out: str = ""  # also write the results to this file
-
-
-def main(keys: Keys) -> None:
-    rows = []
-    for name, (shape, words) in SETTINGS.items():
-        if keys.only in ("", name):
-            expected, found = planned(shape, words), measured(shape, words)
-            for phase, size in found.items():
-                rows.append({"setting": name, "phase": phase, "planned": expected[phase], "measured": size})
-                sizes = f"planned {expected[phase] / 2**20:8.1f} MiB  measured {size / 2**20:8.1f} MiB"
-                print(f"{name:24} {phase:8} {sizes}  {expected[phase] / size:.3f}", flush=True)
-    if keys.out:
-        table = {"command": "python -m benchmarks.memory", "rows": rows}
-        Path(keys.out).write_text(json.dumps(table, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main(*program.parse(sys.argv[1:], "benchmarks.memory", Keys, about=__doc__))

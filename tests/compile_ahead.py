@@ -1,27 +1,14 @@
-"""Compile the Triton kernels ahead of time for five architectures, without a GPU: python -m benchmarks.compiled
+"""Compile the Triton kernels ahead of time for five architectures, without a GPU.
 
-Every launch that the launchers make for the shapes below is compiled as it would be on such a GPU. For each kernel and
-architecture the table has the number of binaries, the largest shared memory of a program, and the most bytes of
-registers that a thread spills, if any. Spills are listed below the table, and so are failures: a binary that does not
-compile, or that needs more shared memory than a program can have. A failure makes the exit status 1.
-
-For another version of Triton, without a change of this installation:
-
-    pip install --no-deps --target FOLDER triton==3.6.0
-    PYTHONPATH=FOLDER python -m benchmarks.compiled
+Every launch that the launchers make for the shapes below is compiled as it would be on such a GPU.
 """
 
-import json
-import os
-import platform
 import re
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -31,7 +18,6 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from benchmarks import common
 from models.cuda.triton import attention, block, linear, logprob, quant, sample, step
 from models.quant import KINDS, QuantLinear
 
@@ -241,18 +227,6 @@ def spilled(binary) -> int | None:
     return int(re.search(r"STACK:(\d+)", usage)[1])
 
 
-# ---- the table ----
-
-
-@dataclass
-class Options:
-    archs: str = "80,89,90,100,120"  # architectures, by comma
-    dtypes: str = "bfloat16,float16,float32"  # by comma
-    shapes: str = ""  # names of SHAPES, by comma; empty: all
-    kernels: str = ""  # kernels whose names contain this; empty: all
-    out: str = ""  # also write the JSON to this file, and the table beside it as .md
-
-
 @dataclass
 class Binary:
     """A compiled launch, or why there is none."""
@@ -264,7 +238,6 @@ class Binary:
     constants: dict  # those of the kernel, and the launch options
     shared: int = 0  # bytes
     spilled: int = 0  # bytes of a thread
-    seconds: float = 0.0
     problem: str = ""
 
     def line(self) -> str:
@@ -273,72 +246,26 @@ class Binary:
         return f"- `{self.kernel}`, sm_{self.arch}, {self.dtype}, {self.shape}: {what} ({constants})"
 
 
-def binaries(options: Options) -> Iterator[Binary]:
-    """Compile each binary once."""
-    shapes = [name for name in SHAPES if name in options.shapes.split(",") or not options.shapes]
-    for arch in map(int, options.archs.split(",")):
-        for dtype_name, dtype in common.dtypes_of(options.dtypes).items():
-            found = {}
-            for shape in shapes:
-                for launch in launches_of(SHAPES[shape], dtype, arch):
-                    key, compile_ = binary_of(launch, arch)
-                    found.setdefault(key, (shape, launch, compile_))
-            for shape, launch, compile_ in found.values():
-                name = f"{launch.kernel.__module__.split('.')[-1]}.{launch.kernel.__name__}"
-                if options.kernels in name:
-                    yield compiled(Binary(name, arch, dtype_name, shape, launch.kwargs), compile_)
+def binaries(arch: int, dtype: torch.dtype, shapes: Iterable[str] = SHAPES, kernels: str = "") -> Iterator[Binary]:
+    """Compile each binary of the shapes once, of the kernels whose names contain `kernels`."""
+    found = {}
+    for shape in shapes:
+        for launch in launches_of(SHAPES[shape], dtype, arch):
+            key, compile_ = binary_of(launch, arch)
+            found.setdefault(key, (shape, launch, compile_))
+    for shape, launch, compile_ in found.values():
+        name = f"{launch.kernel.__module__.split('.')[-1]}.{launch.kernel.__name__}"
+        if kernels in name:
+            yield compiled(Binary(name, arch, str(dtype)[6:], shape, launch.kwargs), compile_)
 
 
 def compiled(made: Binary, compile_: Callable) -> Binary:
     """Compile; fill in what came of it."""
-    began = time.perf_counter()
     try:
         binary = compile_()
         made.shared, made.spilled = binary.metadata.shared, spilled(binary) or 0
         if made.shared > SHARED[made.arch]:
             made.problem = f"needs {made.shared / KIB:.0f} KiB of {SHARED[made.arch] / KIB:.0f}"
     except Exception as error:  # of the compiler; the others must be tried too
-        made.problem = common.one_line(error)
-    made.seconds = time.perf_counter() - began
+        made.problem = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
     return made
-
-
-def cell(made: list[Binary]) -> str:
-    if not made:
-        return ""
-    spills, failed = max(b.spilled for b in made), sum(bool(b.problem) for b in made)
-    parts = [f"{len(made)}: {max(b.shared for b in made) / KIB:.0f} KiB"]
-    parts += [f"spills {spills}"] * (spills > 0) + [f"{failed} failed"] * (failed > 0)
-    return ", ".join(parts)
-
-
-def main(options: Options) -> None:
-    found, began = [], time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
-        for made in binaries(options):
-            found.append(made)
-            if made.problem or made.spilled:
-                print(made.line(), file=sys.stderr, flush=True)
-    if not found:
-        sys.exit("no binary: shapes= and kernels= name none")
-    command = "python -m benchmarks.compiled " + " ".join(w for w in sys.argv[1:] if not w.startswith("out="))
-    archs = list(dict.fromkeys(b.arch for b in found))
-    about = f"triton {triton.__version__}, torch {torch.__version__}, python {platform.python_version()}"
-    lines = [command.strip(), f"{about}; {len(found)} binaries in {time.perf_counter() - began:.0f} s", ""]
-    lines += ["| kernel | " + " | ".join(f"sm_{arch}" for arch in archs) + " |", "|---" * (len(archs) + 1) + "|"]
-    for kernel in dict.fromkeys(b.kernel for b in found):
-        cells = [cell([b for b in found if (b.kernel, b.arch) == (kernel, arch)]) for arch in archs]
-        lines.append("| " + " | ".join([kernel, *cells]) + " |")
-    listed = [b for b in found if b.problem or b.spilled]
-    lines += ["", f"Limits: {', '.join(f'sm_{arch} {SHARED[arch] // KIB} KiB' for arch in archs)}.", ""]
-    lines += [b.line() for b in listed]
-    record = {"command": command.strip(), "about": about, "binaries": len(found), "listed": [asdict(b) for b in listed]}
-    table, record = "\n".join(lines), json.dumps(record)
-    print(f"{table}\n\n{record}", flush=True)
-    common.save(options.out, table, record)
-    sys.exit(any(b.problem for b in found))
-
-
-if __name__ == "__main__":
-    main(common.parse(Options, sys.argv[1:]))
