@@ -64,7 +64,7 @@ def phases(sizes: Sizes, cfg: Config) -> dict[str, int]:
 
 
 def footprint(sizes: Sizes, cfg: Config) -> Any:
-    """Return what models/cpu or models/cuda holds beside the weights. Raise ArgumentError where the folder is missing."""
+    """Return what models/cpu or models/cuda holds beside the weights. Raise ArgumentError without that folder."""
     card = cfg.device != "cpu" and parse_size(cfg.plan or "true")
     if cfg.device != "cpu" and not card and torch.cuda.is_available():
         card = torch.cuda.get_device_properties(0).total_memory
