@@ -33,13 +33,14 @@ from rl.config import arguments, checks, model_checks
 from rl.config.arguments import NotNegative, Positive
 from rl.config.fields import Config, Experiment
 from rl.config.parse import parse
+from rl.config.refusals import Refusal
 from rl.evaluate import describe
 from rl.judge import adapter_settings
 from rl.judge import results as judge
 from rl.judge.adapter_settings import with_base, with_every_task
 from rl.ranks import launch
 from rl.remote import evaluation
-from rl.run import exits, retention, signals
+from rl.run import exits, history, signals
 from rl.run.files import write_text
 from rl.run.phases import phase
 
@@ -80,7 +81,7 @@ def as_trained_words(words: list[str]) -> tuple[list[str], list[str]]:
     given = arguments.split(words)
     if "server" in given:  # the names are the server's
         return words, []
-    chosen = [retention.best_of_run(name.strip()) for name in given.get("adapter", "base").split(",")]
+    chosen = [history.best_of_run(name.strip()) for name in given.get("adapter", "base").split(",")]
     names = [name for name, _ in chosen if name not in ("", "base")]
     for name in names:
         checks.check_adapter(name)
@@ -156,7 +157,7 @@ def evaluators_on_server(cfg: Experiment, names: list[str], url: str) -> Iterato
     known, served_as = server.names(), {name: cfg.model if name == "base" else name for name in names}
     for name in served_as.values():
         if name not in known:
-            raise ValueError(f"the server has no model {name!r}; it has {', '.join(known)}")
+            raise Refusal(f"the server has no model {name!r}; it has {', '.join(known)}")
     for name in names:
         yield name, partial(evaluation.play_all, server, served_as[name])
 
@@ -169,20 +170,20 @@ def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
     names, results = [name.strip() for name in keys.adapter.split(",")], {}
     evaluators = evaluators_on_server(cfg, names, keys.server) if keys.server else evaluators_here(cfg, names)
     for name, play in evaluators:
-        shown = policy_name(name, cfg, keys)
+        policy = policy_name(name, cfg, keys)
         for temperature in dict.fromkeys((cfg.temperature, 0.0)):
             samples = keys.samples if temperature else 1  # greedy play repeats itself
             tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, samples)
             with truncated(cfg.device, keys.top_k, keys.top_p):
                 episodes = play(cfg, temperature, tasks)
             result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])
-            results.setdefault(shown, []).append(result)
-            print(f"{shown}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
+            results.setdefault(policy, []).append(result)
+            print(f"{policy}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
         del play  # with its model
     comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))
     if keys.json and ranks.is_first():
-        found = {"config": cfg.as_dict(), "played": played, "results": results, "comparisons": comparisons}
-        write_text(Path(keys.json), json.dumps(found, indent=2) + "\n")
+        report = {"config": cfg.as_dict(), "played": played, "results": results, "comparisons": comparisons}
+        write_text(Path(keys.json), json.dumps(report, indent=2) + "\n")
 
 
 def policy_name(name: str, cfg: Experiment, keys: Keys) -> str:
@@ -194,17 +195,19 @@ def policy_name(name: str, cfg: Experiment, keys: Keys) -> str:
 def compare(results: dict[str, list[dict]], references: list[str], names: list[str]) -> list[dict]:
     """Print and return the differences between each policy and each reference, and the policies on the Pareto frontier,
     for sampled and for greedy play."""
-    found = []
+    comparisons = []
     for temperature in dict.fromkeys(one["temperature"] for name in names for one in results[name]):
-        here = {name: one for name, several in results.items() for one in several if one["temperature"] == temperature}
-        pairs = [(name, other) for other in references if other in here for name in names if name != other]
-        lines = [judge.compared(name, here[name], other, here[other]) for name, other in pairs]
+        at_temperature = {
+            name: one for name, several in results.items() for one in several if one["temperature"] == temperature
+        }
+        pairs = [(name, other) for other in references if other in at_temperature for name in names if name != other]
+        lines = [judge.compared(name, at_temperature[name], other, at_temperature[other]) for name, other in pairs]
         print(*map(judge.describe_difference, lines), sep="\n", end="\n" * bool(lines))
-        if len(here) > 1 and lines:
-            front = judge.pareto(here)
+        if len(at_temperature) > 1 and lines:
+            front = judge.pareto(at_temperature)
             print(judge.describe_pareto(front))
-            found.append({"temperature": temperature, "differences": lines, "pareto": front})
-    return found
+            comparisons.append({"temperature": temperature, "differences": lines, "pareto": front})
+    return comparisons
 
 
 def merged(cfg: Config, keys: Keys) -> tuple[Config, Keys]:

@@ -38,6 +38,7 @@ from models.quant import dequantise_layers
 from models.weights import resolve
 from rl.config import program
 from rl.config.arguments import NotNegative, Positive
+from rl.config.refusals import Refusal
 from rl.judge.adapter_settings import SAVED, settings_file, trained_over
 from rl.merging import push
 from rl.merging.certificate import Probes, certificate, make_probes, shortfall
@@ -46,7 +47,7 @@ from rl.merging.model_card import CARD, merge_section, model_card, vllm_section
 from rl.merging.write_adapter import logprobs, open_adapted
 from rl.merging.write_adapter import write as write_adapter
 from rl.peaks import PROMPTS
-from rl.run import exits, retention, signals
+from rl.run import exits, history, signals
 from rl.run.checkpoint import copy_tokenizer
 from rl.run.files import new_folder
 
@@ -80,19 +81,19 @@ class Keys:
         for key in ("out", "adapter") if self.only_adapter or not (self.model or only_push) else ("out",):
             if not getattr(self, key):
                 nothing = f", and out={self.out} is no folder to push" if self.push and self.out else ""
-                raise ValueError(f"{key}= is missing{nothing}; --help lists the keys")
+                raise Refusal(f"{key}= is missing{nothing}; --help lists the keys")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device=cuda: no CUDA device here, or torch was built without CUDA; use device=cpu")
+            raise Refusal("device=cuda: no CUDA device here, or torch was built without CUDA; use device=cpu")
         if not Path(self.out).name:
-            raise ValueError(f"out={self.out} is not the name of a new folder")
+            raise Refusal(f"out={self.out} is not the name of a new folder")
         if self.card and not Path(self.card).is_file():
-            raise ValueError(f"card={self.card} is not a file")
+            raise Refusal(f"card={self.card} is not a file")
         if self.card and "\N{REPLACEMENT CHARACTER}" in Path(self.card).read_text(encoding="utf-8", errors="replace"):
-            raise ValueError(f"card={self.card} is not text in UTF-8")
+            raise Refusal(f"card={self.card} is not text in UTF-8")
         if self.min_agreement > 1:
-            raise ValueError(f"min_agreement={self.min_agreement:g}: a share, at most 1")
+            raise Refusal(f"min_agreement={self.min_agreement:g}: a share, at most 1")
         if self.private and not self.push:
-            raise ValueError("private=true goes with push=user/name")
+            raise Refusal("private=true goes with push=user/name")
 
     @property
     def only_adapter(self) -> bool:
@@ -103,7 +104,7 @@ def main(keys: Keys) -> None:
     if keys.push:
         push.check(keys.push, keys.private)
     if keys.adapter or keys.model:
-        adapter, line = retention.best_of_run(keys.adapter)
+        adapter, line = history.best_of_run(keys.adapter)
         print(line, end="\n" * bool(line))
         write(replace(keys, adapter=adapter))
     if keys.push:
@@ -115,16 +116,16 @@ def write(keys: Keys) -> None:
     # 1. open the base and the adapter
     base = keys.model or lora.read_adapter_config(Path(keys.adapter)).get("base_model_name_or_path")
     if not base:
-        raise ValueError(f"{keys.adapter}: adapter_config.json names no base model; give model=")
+        raise Refusal(f"{keys.adapter}: adapter_config.json names no base model; give model=")
     if Path(keys.out).exists():
-        raise ValueError(f"out={keys.out} exists already")
+        raise Refusal(f"out={keys.out} exists already")
     source = resolve(base)
     print(f"reading {base}", flush=True)
     quant = trained_over(keys.adapter) if keys.quant == "run" else keys.quant
     model, tokenizer = open_adapted(base, keys.adapter, keys.device, quant), load_tokenizer(base)
     quant, name = model.meta.config.quant, keys.dtype or model.meta.config.dtype
     if name not in DTYPES:
-        raise ValueError(f"{source / 'config.json'}: dtype {name!r} is not one of {', '.join(DTYPES)}; give dtype=")
+        raise Refusal(f"{source / 'config.json'}: dtype {name!r} is not one of {', '.join(DTYPES)}; give dtype=")
     run = Path(keys.adapter or base)
     prompts = 0 if keys.only_adapter else keys.prompts
     probes = make_probes(tokenizer, TEXT, run, base, prompts, keys.device)
@@ -145,7 +146,7 @@ def write(keys: Keys) -> None:
     adapted_NV = logprobs(model, probes, "measuring", partial(measured, dtype=DTYPES[name], casts=casts))
     rows = sorted(({"layer": path, **cast.shares()} for path, cast in casts.items()), key=lambda row: -row["lost"])
     if rows and rows[0]["lost"] > MAX_LOST and not keys.force:
-        raise ValueError(
+        raise Refusal(
             f"{rows[0]['layer']}: as {name}, the update is off by {rows[0]['lost']:.0%} of its size; {ways(name)}"
         )
 
@@ -155,7 +156,7 @@ def write(keys: Keys) -> None:
         folded_NV, digests = write_folded(model, folder, DTYPES[name], probes)
         gap = (folded_NV - adapted_NV).abs().max().item()
         if not gap <= MAX_GAP and not keys.force:
-            raise ValueError(
+            raise Refusal(
                 f"folded in float32, a log-probability is {gap:.2g} from the adapter's; force=true merges anyway"
             )
         save_config(folder, json.loads((source / "config.json").read_text()), DTYPES[name])
@@ -166,7 +167,7 @@ def write(keys: Keys) -> None:
         written_NV = check_same(StreamedModel(folder, keys.device), config, digests, probes)
         certified = certificate(probes, adapted_NV, written_NV)
         if (short := shortfall(certified, keys.max_kl, keys.min_agreement)) and not keys.force:
-            raise ValueError(f"as {name}, {short}; {ways(name)}")
+            raise Refusal(f"as {name}, {short}; {ways(name)}")
         report = {"base": base, "quant": quant, "adapter": keys.adapter, "dtype": name, "forced": keys.force}
         report |= {"largest_difference": (written_NV - adapted_NV).abs().max().item(), "layers": rows}
         report |= {"all": total(casts.values()).shares() if rows else None, "tensors_compared": len(digests)}
@@ -245,7 +246,7 @@ def digest(key: str, tensor: torch.Tensor, dtype: torch.dtype, write: Callable |
     for rows in pieces(tensor):
         rows = rows.float().to("cpu", dtype).contiguous()
         if not rows.isfinite().all():
-            raise ValueError(f"{key}: not finite as {str(dtype).removeprefix('torch.')}")
+            raise Refusal(f"{key}: not finite as {str(dtype).removeprefix('torch.')}")
         found.update(rows.view(torch.uint8).numpy().data)
         if write:
             write(key, rows)
@@ -258,11 +259,11 @@ def check_same(again: StreamedModel, config, digests: dict[str, str], probes: Pr
     Raise ValueError if its configuration or any bit of its weights differs from what was written: digests, by name.
     """
     if again.meta.config != config:
-        raise ValueError("the written checkpoint differs from the model in config.json")
+        raise Refusal("the written checkpoint differs from the model in config.json")
 
     def check(key: str, tensor: torch.Tensor) -> None:
         if digest(key, tensor, DTYPES[config.dtype]) != digests[key]:
-            raise ValueError(f"the written checkpoint differs from the model in {key}")
+            raise Refusal(f"the written checkpoint differs from the model in {key}")
 
     for key in again.ends:
         check(key, again.tensor(key))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from envs import prompt_file
 from envs.base import Step
+from envs.refusal import Refusal
 
 SPLITS = ("train", "val", "test")
 PROMPTS = ("native", "short")
@@ -22,7 +23,7 @@ def split_of(task: str) -> str:
 def check_split(split: str) -> None:
     """Raise ValueError if `split` is not one of SPLITS."""
     if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        raise Refusal(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
 
 
 def check_running(running: bool) -> None:
@@ -36,13 +37,13 @@ def check_prompt(prompt: str, *needed: str) -> None:
     if prompt.endswith(prompt_file.ENDINGS):
         prompt_file.check(prompt, needed)
     elif prompt not in PROMPTS:
-        raise ValueError(f"prompt must be 'native' or 'short', not {prompt!r}; or a file that ends in .txt or .md")
+        raise Refusal(f"prompt must be 'native' or 'short', not {prompt!r}; or a file that ends in .txt or .md")
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:
     """Raise ValueError if an option is not a whole number of at least `least`."""
     if type(value) is not int or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        raise Refusal(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
 def check_file(what: str, path: str, option: str = "data") -> None:
@@ -51,14 +52,14 @@ def check_file(what: str, path: str, option: str = "data") -> None:
     if not place.is_file():
         close = get_close_matches(place.name, [other.name for other in place.parent.glob("*") if other.is_file()], n=1)
         meant = f"; did you mean {str(place.with_name(close[0]))!r}?" if close else ""
-        raise ValueError(f"{option} must be {what}: no file {path!r}{meant}")
+        raise Refusal(f"{option} must be {what}: no file {path!r}{meant}")
 
 
 def level_list(difficulty: str, known) -> str:
     """Return a comma list of levels without spaces. Raise ValueError for an unknown level."""
     plain = str(difficulty).replace(" ", "")
     if not set(plain.split(",")) <= set(known):
-        raise ValueError(f"difficulty must be a comma list of {', '.join(known)}, not {plain!r}")
+        raise Refusal(f"difficulty must be a comma list of {', '.join(known)}, not {plain!r}")
     return plain
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from envs.refusal import Refusal
+
 MOST_BYTES = 1 << 25  # of a file of JSON
 MOST_LINE = 1 << 23  # bytes of a line of a file of rows
 MOST_LISTS = 500_000  # lists and objects in a text
@@ -16,11 +18,11 @@ def read_text(path: str | Path) -> str:
     with open(path, "rb") as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise ValueError(f"data: {path} has more than {MOST_BYTES:,} bytes")
+        raise Refusal(f"data: {path} has more than {MOST_BYTES:,} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"data: {path} is not UTF-8: {error}") from None
+        raise Refusal(f"data: {path} is not UTF-8: {error}") from None
 
 
 def read_json(path: str | Path, lines: bool = False) -> Any:
@@ -28,11 +30,11 @@ def read_json(path: str | Path, lines: bool = False) -> Any:
     text = read_text(path)
     try:
         if text.count("[") + text.count("{") > MOST_LISTS:
-            raise ValueError(f"more than {MOST_LISTS:,} lists and objects")
+            raise Refusal(f"more than {MOST_LISTS:,} lists and objects")
         found = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
         return whole(found, text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"data: {path} is not JSON: {error}") from None
+        raise Refusal(f"data: {path} is not JSON: {error}") from None
 
 
 def whole(value: Any, text: str) -> Any:
@@ -41,7 +43,7 @@ def whole(value: Any, text: str) -> Any:
         if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("half a surrogate pair in a string") from None
+        raise Refusal("half a surrogate pair in a string") from None
     return value
 
 
@@ -61,5 +63,5 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file. Raise ValueError for one that is too long."""
     while line := file.readline(MOST_LINE + 1):
         if len(line) > MOST_LINE:
-            raise ValueError(f"data: a line of {file.name} has more than {MOST_LINE:,} bytes")
+            raise Refusal(f"data: a line of {file.name} has more than {MOST_LINE:,} bytes")
         yield line

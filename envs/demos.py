@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envs.base import Environment, EnvironmentFailed
+from envs.refusal import Refusal
 
 COUNTS = ("written", "unsolved", "failed")  # of an environment's episodes
 
@@ -45,7 +46,7 @@ def collect(
         os.fsync(file.fileno())
     if not any(count["written"] for count in counts.values()):
         partial.unlink()
-        raise ValueError(f"none of {len(seeds)} episodes was solved by its expert, so {out} is not written")
+        raise Refusal(f"none of {len(seeds)} episodes was solved by its expert, so {out} is not written")
     os.rename(partial, out)
     return counts
 
@@ -73,7 +74,7 @@ def expert(env: Environment) -> str:
     except EnvironmentFailed:
         raise
     except RuntimeError as error:
-        raise ValueError(error) from None
+        raise Refusal(error) from None
 
 
 def lines(counts: dict[str, Counter], out: Path) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envs.base import Environment
 from envs.common import SPLITS
+from envs.refusal import Refusal
 
 FORMS = ("hash", "own")
 NAMES = {"train": ("train",), "val": ("val", "valid", "validation", "dev"), "test": ("test",)}  # of a split's file
@@ -36,11 +37,11 @@ class OwnSplits(Environment):
 def check_splits(config, form: str = "{}") -> None:
     """Raise ValueError for a value of the option `splits` that is unknown or does not fit data; form: of `files_of`."""
     if config.splits not in FORMS:
-        raise ValueError(f"splits must be 'hash' or 'own', not {config.splits!r}")
+        raise Refusal(f"splits must be 'hash' or 'own', not {config.splits!r}")
     if config.splits == "own" and not config.data:
-        raise ValueError("splits=own needs data=, a file or a folder with a file for each split")
+        raise Refusal("splits=own needs data=, a file or a folder with a file for each split")
     if config.splits == "hash" and config.data and _found(config.data, form) and not Path(config.data, WHOLE).is_file():
-        raise ValueError(f"data: {config.data} has a file for each split; splits=own plays them")
+        raise Refusal(f"data: {config.data} has a file for each split; splits=own plays them")
 
 
 def files_of(data: str, form: str = "{}") -> dict[str, str]:
@@ -52,7 +53,7 @@ def files_of(data: str, form: str = "{}") -> dict[str, str]:
         return dict.fromkeys(SPLITS, data)
     found = _found(data, form)
     if not found:
-        raise ValueError(f"data: the folder {data} has no file of a split, such as {form.format('test')}.json")
+        raise Refusal(f"data: the folder {data} has no file of a split, such as {form.format('test')}.json")
     return found
 
 
@@ -71,7 +72,7 @@ def file_of(data: str, split: str, form: str = "{}") -> str:
     found = files_of(data, form)
     if split not in found:
         there = ", ".join(Path(path).name for path in found.values())
-        raise ValueError(
+        raise Refusal(
             f"data: {data} has no {form.format(NAMES[split][0])}.json or .jsonl, only {there}; "
             f"choose the split with split= or eval_split=, or train with eval_episodes=0"
         )

@@ -8,6 +8,8 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from envs.refusal import Refusal
+
 ENDINGS = (".txt", ".md")  # of a value that names a file
 MOST_BYTES = 2**16  # of the file
 
@@ -16,15 +18,15 @@ MOST_BYTES = 2**16  # of the file
 def text_of(path: str) -> str:
     """Return the text of a file. Raise ValueError with the reason if it is missing, empty, too large or not UTF-8."""
     if Path(path).exists() and not Path(path).is_file():  # opening a pipe would wait for ever
-        raise ValueError("not a file")
+        raise Refusal("not a file")
     try:
         with open(path, "rb") as file:
             found = file.read(MOST_BYTES + 1)
         text = found.decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(error.strerror if isinstance(error, OSError) else "not UTF-8") from None
+        raise Refusal(error.strerror if isinstance(error, OSError) else "not UTF-8") from None
     if not text or len(found) > MOST_BYTES:
-        raise ValueError(f"the file is {f'larger than {MOST_BYTES:,} bytes' if text else 'empty'}")
+        raise Refusal(f"the file is {f'larger than {MOST_BYTES:,} bytes' if text else 'empty'}")
     return text
 
 
@@ -33,10 +35,10 @@ def check(path: str, needed: tuple[str, ...]) -> None:
     try:
         text = text_of(path)
     except ValueError as error:
-        raise ValueError(f"prompt={path}: {error}") from None
+        raise Refusal(f"prompt={path}: {error}") from None
     for name in needed:
         if f"{{{name}}}" not in text:
-            raise ValueError(f"prompt={path}: the file must have {{{name}}} where the task's {name} belongs")
+            raise Refusal(f"prompt={path}: the file must have {{{name}}} where the task's {name} belongs")
 
 
 def chosen(prompt: str, own: str) -> str:

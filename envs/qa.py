@@ -34,6 +34,7 @@ from envs.answers import final_number, plain_text
 from envs.base import Step
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
 from envs.problems import nearest
+from envs.refusal import Refusal
 
 RULES = {"text": plain_text, "number": final_number}  # of match=: what must be equal of a reply and of the answer
 ROLES = ("system", "user", "assistant", "tool")
@@ -52,7 +53,7 @@ class Config:
         if scorer.file_of(self.match):
             scorer.load(self.match)
         elif self.match not in RULES:
-            raise ValueError(f"match must be text, number or FILE.py:FUNCTION, not {self.match!r}")
+            raise Refusal(f"match must be text, number or FILE.py:FUNCTION, not {self.match!r}")
         check_splits(self)
         for path in set(files_of(self.data).values()) if self.data else ():
             rows.row_places(path, reader(self), once=True)
@@ -63,7 +64,7 @@ class Env(OwnSplits):
 
     def __init__(self, config: Config | None = None):
         if not config or not config.data:
-            raise ValueError(NEEDED)
+            raise Refusal(NEEDED)
         self.config, self.read, self.running = config, reader(config), False
 
     def own_tasks(self, split: str) -> list[int]:
@@ -117,7 +118,7 @@ def task_of_row(config: Config, row: dict) -> str:
     if config.match in RULES:
         answer = answer_of(row, config.answer_column)
         if RULES[config.match](answer) is None:
-            raise ValueError(f"there is no number in its answer {answer[:80]!r}; match=text compares texts")
+            raise Refusal(f"there is no number in its answer {answer[:80]!r}; match=text compares texts")
     return f"qa:{' '.join(word for message in messages for word in message['content'].split())}"
 
 
@@ -128,9 +129,9 @@ def messages_of(row: dict, column: str) -> list[dict]:
         raise missing(row, "prompt_column", column)
     messages = [{"role": "user", "content": found}] if isinstance(found, str) else found
     if not isinstance(messages, list) or not all(map(is_message, messages)):
-        raise ValueError(f"its question must be a text, or messages of a role and a text, not {str(found)[:80]!r}")
+        raise Refusal(f"its question must be a text, or messages of a role and a text, not {str(found)[:80]!r}")
     if not messages or messages[-1]["role"] != "user" or not messages[-1]["content"].strip():
-        raise ValueError(f"its question must end with words of the user, not {str(messages[-1:])[-80:]!r}")
+        raise Refusal(f"its question must end with words of the user, not {str(messages[-1:])[-80:]!r}")
     return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
@@ -145,7 +146,7 @@ def answer_of(row: dict, column: str) -> str:
     if answer is None:
         raise missing(row, "answer_column", column)
     if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
-        raise ValueError(f"its answer must be a text or a number, not {str(answer)[:80]!r}")
+        raise Refusal(f"its answer must be a text or a number, not {str(answer)[:80]!r}")
     return str(answer)
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from envs.refusal import Refusal
+
 NEEDS_MODEL = {"planner": "worker", "tau_retail": "user"}  # environment -> the option whose value may be "model"
 
 
@@ -29,4 +31,4 @@ def check_no_model(name: str, options: dict) -> None:
     """Raise ValueError if an option lets the environment ask a model: programs without one call this."""
     option = NEEDS_MODEL.get(name)
     if options.get(option) == "model":
-        raise ValueError(f"{name}.{option}=model has to ask a model, and there is none here; use {option}=rules")
+        raise Refusal(f"{name}.{option}=model has to ask a model, and there is none here; use {option}=rules")

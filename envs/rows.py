@@ -16,6 +16,7 @@ from random import Random
 from envs import parquet
 from envs.common import SPLITS, check_file, split_of
 from envs.data_files import read_json, read_lines, whole
+from envs.refusal import Refusal
 
 MOST_LITERAL = 1 << 20  # characters of a Python literal, whose syntax tree is many times as large
 
@@ -70,14 +71,14 @@ def _scanned(
         try:
             task = task_of(row)
         except ValueError as error:
-            raise ValueError(f"data: {where} of {path}: {error}") from None
+            raise Refusal(f"data: {where} of {path}: {error}") from None
         if once and (before := first.setdefault(task, where)) != where:
             repeated.append((where, before))
         elif task:
             in_order.append(place)
             by_split[split_of(task)].append(place)
     if not in_order:
-        raise ValueError(f"data: {path} has no usable row")
+        raise Refusal(f"data: {path} has no usable row")
     if repeated:
         (where, before), more = repeated[0], f" (and {len(repeated) - 1:,} more such rows)" if repeated[1:] else ""
         print(f"data: {where} of {path} repeats {before}{more}; the first one counts", file=sys.stderr)
@@ -104,7 +105,7 @@ def _array(path: str, _: tuple[int, int]) -> list[dict]:
     found = parquet.read(path) if path.endswith(parquet.ENDING) else read_json(path)
     for count, row in enumerate(found, 1):
         if not isinstance(row, dict):
-            raise ValueError(f"data: row {count} of the array in {path} must be an object")
+            raise Refusal(f"data: row {count} of the array in {path} must be an object")
     return found
 
 
@@ -122,11 +123,11 @@ def _lines(path: str) -> Iterator[tuple[int, str, dict]]:
             if line.strip():
                 row = unpack(text := line.decode("utf-8-sig", "replace"))
                 if not isinstance(row, dict):
-                    raise ValueError(f"data: line {count} of {path} must be one object, as JSON or as a Python literal")
+                    raise Refusal(f"data: line {count} of {path} must be one object, as JSON or as a Python literal")
                 try:
                     whole(row, text)
                 except ValueError as error:
-                    raise ValueError(f"data: line {count} of {path} has {error}") from None
+                    raise Refusal(f"data: line {count} of {path} has {error}") from None
                 yield place, f"line {count}", row
             place += len(line)
 
@@ -141,7 +142,7 @@ def of_split(path: str, places: dict[str, list[int]], split: str) -> list[int]:
     if not places[split]:
         there = " and ".join(f"{name} ({len(found)})" for name, found in places.items() if found)
         out = "; eval_episodes=0 or eval_split=train trains without them" if places["train"] else ""
-        raise ValueError(f"data: {path} has no row in split {split}, only in {there}{out}")
+        raise Refusal(f"data: {path} has no row in split {split}, only in {there}{out}")
     return places[split]
 
 
@@ -155,5 +156,5 @@ def row_of(path: str, place: int) -> dict:
             file.seek(place)
             row = unpack(file.readline().decode("utf-8-sig", "replace"))
     if not isinstance(row, dict):
-        raise ValueError(f"data: {path} changed while its rows were read")
+        raise Refusal(f"data: {path} changed while its rows were read")
     return row

@@ -12,6 +12,7 @@ from pathlib import Path
 from envs.base import EnvironmentFailed
 from envs.common import check_file
 from envs.problems import nearest
+from envs.refusal import Refusal
 
 DIGITS = 6  # of a score: 0.7 + 0.2 + 0.1 is 1
 
@@ -32,10 +33,10 @@ def load(scorer: str) -> Callable[[str, dict], float]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"match: {described(error, path)}") from None
+        raise Refusal(f"match: {described(error, path)}") from None
     if not callable(function := getattr(module, name, None)):
         known = [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
-        raise ValueError(f"match={scorer}: no function {name!r} in the file; {nearest(name, known)}")
+        raise Refusal(f"match={scorer}: no function {name!r} in the file; {nearest(name, known)}")
     return function
 
 

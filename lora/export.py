@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lora.layer import Adapter, LoRALinear, lora_layers
+from lora.refusal import Refusal
 
 PIECE = 2**22  # entries of a tensor that are cast at once
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values of vLLM's --max-lora-rank
@@ -31,7 +32,7 @@ def fold(model: nn.Module, prefix: str = "") -> nn.Module:
             weight = update(adapter, torch.promote_types(base.weight.dtype, torch.float32)).add_(base.weight)
             base.weight = nn.Parameter(weight.to(base.weight.dtype), requires_grad=False)
             if not torch.isfinite(base.weight).all():
-                raise ValueError(f"{prefix}{path}: the folded weight is not finite")
+                raise Refusal(f"{prefix}{path}: the folded weight is not finite")
         model.set_submodule(path, base)
     return model
 
@@ -84,7 +85,7 @@ def make_uniform(model: nn.Module, name: str = "default") -> int:
     most = max(len(adapter.A) for adapter in adapters)
     rank = next((rank for rank in RANKS if rank >= most), None)
     if rank is None:
-        raise ValueError(f"rank {most}: vLLM takes at most {RANKS[-1]}")
+        raise Refusal(f"rank {most}: vLLM takes at most {RANKS[-1]}")
     scales = {adapter.scale for adapter in adapters}
     scale = scales.pop() if len(scales) == 1 else 1.0
     if not scale or not (scale * rank).is_integer():

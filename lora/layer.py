@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lora.fused import FusedLoRA, LeanLoRA
+from lora.refusal import Refusal
 from lora.targets import matching, sizes_by_pattern
 
 
@@ -125,9 +126,9 @@ def inject(
     modules = {path: module for path, module in model.named_modules() if not path.endswith(".base_layer")}
     linears = {path: module for path, module in modules.items() if isinstance(module, (nn.Linear, LoRALinear))}
     if r < 1:
-        raise ValueError(f"lora r must be at least 1, not {r}")
+        raise Refusal(f"lora r must be at least 1, not {r}")
     if not 0 <= dropout < 1:
-        raise ValueError(f"lora dropout must be in [0, 1), not {dropout}")
+        raise Refusal(f"lora dropout must be in [0, 1), not {dropout}")
     selected = select_layers(linears, targets)
     sizes = sizes_by_pattern(selected, r, alpha, rank_pattern or {}, alpha_pattern or {})
     model.requires_grad_(False)  # adapters that are there already freeze too: they are references
@@ -152,9 +153,9 @@ def select_layers(linears: Iterable[str], targets: str | list[str]) -> list[str]
     selected = matching(linears, targets)
     if not selected:
         known = ", ".join(sorted({path.rsplit(".", 1)[-1] for path in linears if path != "lm_head"}))
-        raise ValueError(f"lora targets {targets!r} match no layer; linear layers here: {known}")
+        raise Refusal(f"lora targets {targets!r} match no layer; linear layers here: {known}")
     if "lm_head" in selected:
-        raise ValueError("lora targets include the output head lm_head; log-probabilities need a plain head")
+        raise Refusal("lora targets include the output head lm_head; log-probabilities need a plain head")
     return selected
 
 

@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from lora.layer import LoRALinear, inject, lora_layers
+from lora.refusal import Refusal
 from lora.targets import Patterns, common_size, matching, part_starts, sizes_by_pattern
 
 PREFIX = "base_model.model."
@@ -51,7 +52,7 @@ def save_adapter(model: nn.Module, folder: Path, base_model: str | None = None, 
     """
     layers = {path: layer for path, layer in lora_layers(model) if name in layer.adapters}
     if not layers:
-        raise ValueError(f"the model has no adapter named {name!r} to save")
+        raise Refusal(f"the model has no adapter named {name!r} to save")
     adapters = {path: layer.adapters[name] for path, layer in layers.items()}
     (r, alpha, rslora), *other_sizes = {(len(a.A), a.alpha, a.rslora) for a in adapters.values()}
     patterns = {}
@@ -102,9 +103,9 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
     with _naming(folder):
         paths = _stored_linears(tensors, model)
         if named - paths:
-            raise ValueError(f"target_modules names {min(named - paths)}, which the file lacks")
+            raise Refusal(f"target_modules names {min(named - paths)}, which the file lacks")
         if paths - named:
-            raise ValueError(f"the file has the layer {min(paths - named)}, which target_modules does not name")
+            raise Refusal(f"the file has the layer {min(paths - named)}, which target_modules does not name")
         for path, (r, _) in sizes.items():
             _check_shapes(tensors, path, _base(model, path), r)
     names = inject(
@@ -140,17 +141,17 @@ def read_adapter_config(folder: Path) -> dict:
     with open(path, "rb") as file:
         text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
-        raise ValueError(f"{path}: larger than {MOST_BYTES:,} bytes")
+        raise Refusal(f"{path}: larger than {MOST_BYTES:,} bytes")
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not valid JSON ({error})") from None
+        raise Refusal(f"{path}: not valid JSON ({error})") from None
     if not isinstance(config, dict):
-        raise ValueError(f"{path}: not a JSON object")
+        raise Refusal(f"{path}: not a JSON object")
     try:
         _check(config)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise Refusal(f"{path}: {error}") from None
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if base and revision and re.fullmatch(HUB_ID, base) and not Path(base).is_dir():
         config["base_model_name_or_path"] = f"{base}@{revision}"
@@ -160,37 +161,37 @@ def read_adapter_config(folder: Path) -> dict:
 def _check(config: dict) -> None:
     """Raise ValueError for an unsupported option or an impossible value."""
     if config.get("peft_type") != "LORA":
-        raise ValueError(f"peft_type is {config.get('peft_type')!r}, not 'LORA'")
+        raise Refusal(f"peft_type is {config.get('peft_type')!r}, not 'LORA'")
     for key, value in config.items():
         if value and key not in READ | HARMLESS and value not in PLAIN.get(key, ()):
-            raise ValueError(f"{key}={value!r} is not supported")
+            raise Refusal(f"{key}={value!r} is not supported")
     for key, pattern, kinds, most, wanted in (
         ("r", "rank_pattern", int, MOST_RANK, f"whole number, at most {MOST_RANK:,}"),
         ("lora_alpha", "alpha_pattern", int | float, 1e30, "number"),
     ):
         table = config.get(pattern) or {}
         if not isinstance(table, dict):
-            raise ValueError(f"{pattern} must be a table of layers, not {table!r}")
+            raise Refusal(f"{pattern} must be a table of layers, not {table!r}")
         for name, value in {key: config.get(key), **{f"{pattern} of {layer}": n for layer, n in table.items()}}.items():
             if isinstance(value, bool) or not isinstance(value, kinds) or not 1e-30 < value <= most:
-                raise ValueError(f"{name} must be a positive {wanted}, not {value!r}")
+                raise Refusal(f"{name} must be a positive {wanted}, not {value!r}")
     dropout = config.get("lora_dropout") or 0.0
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise ValueError(f"lora_dropout must be in [0, 1), not {dropout!r}")
+        raise Refusal(f"lora_dropout must be in [0, 1), not {dropout!r}")
     if config.get("use_rslora") not in (None, False, True):
-        raise ValueError(f"use_rslora must be true or false, not {config['use_rslora']!r}")
+        raise Refusal(f"use_rslora must be true or false, not {config['use_rslora']!r}")
     for key in ("base_model_name_or_path", "revision"):
         name = config.get(key) or ""
         if not isinstance(name, str) or not name.isprintable() or len(name) > 1000:
-            raise ValueError(f"{key} must be a name, not {name!r}")
+            raise Refusal(f"{key} must be a name, not {name!r}")
     for key in ("target_modules", "exclude_modules", "layers_pattern"):
         if not all(isinstance(name, str) for name in _listed(config.get(key))):
-            raise ValueError(f"{key} must be names, not {config[key]!r}")
+            raise Refusal(f"{key} must be names, not {config[key]!r}")
     indices = _listed(config.get("layers_to_transform"))
     if not all(isinstance(index, int) for index in indices):
-        raise ValueError(f"layers_to_transform must be numbers of layers, not {config['layers_to_transform']!r}")
+        raise Refusal(f"layers_to_transform must be numbers of layers, not {config['layers_to_transform']!r}")
     if indices and isinstance(config.get("target_modules"), str):
-        raise ValueError("layers_to_transform goes with a list of target_modules, not with a regular expression")
+        raise Refusal("layers_to_transform goes with a list of target_modules, not with a regular expression")
 
 
 def _meant(folder: Path) -> str:
@@ -250,7 +251,7 @@ def _naming(folder: Path) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from None
+        raise Refusal(f"{folder}: {error}") from None
 
 
 def _named_linears(config: dict, model: nn.Module) -> set[str]:
@@ -263,7 +264,7 @@ def _named_linears(config: dict, model: nn.Module) -> set[str]:
     named = targeted(outside, config)
     if others := sorted(named - linears | named & {"lm_head"}):
         where = others[0] or "the whole model"
-        raise ValueError(f"an adapter on {where} is not supported, only on inner linear layers")
+        raise Refusal(f"an adapter on {where} is not supported, only on inner linear layers")
     return named
 
 
@@ -272,14 +273,14 @@ def _stored_linears(tensors: dict[str, torch.Tensor], model: nn.Module) -> set[s
     _check_names(tensors)
     for key, tensor in tensors.items():
         if not tensor.is_floating_point():
-            raise ValueError(f"{key} has dtype {tensor.dtype}; weights must be floating-point numbers")
+            raise Refusal(f"{key} has dtype {tensor.dtype}; weights must be floating-point numbers")
         if not tensor.float().sum().isfinite() and not tensor.float().isfinite().all():
-            raise ValueError(f"{key} has an entry that is not finite")
+            raise Refusal(f"{key} has an entry that is not finite")
     paths = {key.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for key in tensors}
     modules = dict(model.named_modules())
     for path in sorted(paths):
         if not isinstance(modules.get(path), nn.Linear | LoRALinear):
-            raise ValueError(f"the adapter has a linear layer {path} that this model lacks")
+            raise Refusal(f"the adapter has a linear layer {path} that this model lacks")
     return paths
 
 
@@ -287,7 +288,7 @@ def _check_names(names: Iterable[str]) -> None:
     """Raise ValueError for a tensor that is not named as a LoRA factor."""
     for name in names:
         if not name.startswith(PREFIX) or not name.endswith((".lora_A.weight", ".lora_B.weight")):
-            raise ValueError(f"tensor {name} is not a LoRA factor named {PREFIX}*.lora_A|B.weight")
+            raise Refusal(f"tensor {name} is not a LoRA factor named {PREFIX}*.lora_A|B.weight")
 
 
 def _base(model: nn.Module, path: str) -> nn.Linear:
@@ -301,9 +302,9 @@ def _check_shapes(tensors: dict[str, torch.Tensor], path: str, base: nn.Linear, 
     for factor, shape in (("A", (r, base.in_features)), ("B", (base.out_features, r))):
         tensor = tensors.get(f"{PREFIX}{path}.lora_{factor}.weight")
         if tensor is None:
-            raise ValueError(f"{path} has no lora_{factor}")
+            raise Refusal(f"{path} has no lora_{factor}")
         if tuple(tensor.shape) != shape:
-            raise ValueError(f"{path}.lora_{factor} has shape {tuple(tensor.shape)}, this model needs {shape}")
+            raise Refusal(f"{path}.lora_{factor} has shape {tuple(tensor.shape)}, this model needs {shape}")
 
 
 def _read_tensors(folder: Path, count: int) -> dict[str, torch.Tensor]:
@@ -314,7 +315,7 @@ def _read_tensors(folder: Path, count: int) -> dict[str, torch.Tensor]:
     path, pickled = folder / "adapter_model.safetensors", folder / "adapter_model.bin"
     for file in (path, pickled):
         if file.is_file() and (size := _size(file)) > 16 * count + 2**20:  # 8 bytes each, and headers
-            raise ValueError(f"{file}: {size:,} bytes of weights; adapter_config.json describes {count:,} numbers")
+            raise Refusal(f"{file}: {size:,} bytes of weights; adapter_config.json describes {count:,} numbers")
     if path.is_file():
         try:
             with safe_open(path, "pt") as file:
@@ -323,14 +324,14 @@ def _read_tensors(folder: Path, count: int) -> dict[str, torch.Tensor]:
                 _check_names(names)  # before the tensors are read: a stranger's file may have a great many
             return load_file(path)
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
+            raise Refusal(f"{path}: not a whole safetensors file ({error})") from None
     if pickled.is_file():
         try:
             with warnings.catch_warnings(action="ignore"):  # of torch about pickle's protocols, beside our one line
                 tensors = torch.load(pickled, map_location="cpu", weights_only=True)
             return {key: tensor.detach() for key, tensor in tensors.items()}
         except Exception as error:  # the unpickler raises many kinds and may return anything
-            raise ValueError(f"{pickled}: not readable as plain weights ({type(error).__name__})") from None
+            raise Refusal(f"{pickled}: not readable as plain weights ({type(error).__name__})") from None
     raise FileNotFoundError(f"{path}: missing (and no adapter_model.bin either)")
 
 

@@ -14,6 +14,8 @@ from re import _compiler as compiler
 from re import _constants as op
 from re import _parser as parser
 
+from lora.refusal import Refusal
+
 STEPS = 4_000_000  # most positions from which parts of expressions are tried, in all; a second or two
 LENGTH = 5000  # most characters of an expression
 PIECES = (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN, op.AT)  # syntax of one character or of none
@@ -41,25 +43,25 @@ class Patterns:
                 self.parsed[expression] = self._parse(expression)
             return self._after(self.parsed[expression], name, starts)
         except (re.error, OverflowError) as error:
-            raise ValueError(f"lora pattern {expression!r} is not a regular expression ({error})") from None
+            raise Refusal(f"lora pattern {expression!r} is not a regular expression ({error})") from None
         except RecursionError:
-            raise ValueError(f"lora pattern {expression!r} is nested too deeply") from None
+            raise Refusal(f"lora pattern {expression!r} is nested too deeply") from None
 
     def _parse(self, expression: str) -> list:
         self._count(len(expression))
         if len(expression) > LENGTH:
-            raise ValueError(f"lora pattern {expression[:40]!r}... has more than {LENGTH:,} characters")
+            raise Refusal(f"lora pattern {expression[:40]!r}... has more than {LENGTH:,} characters")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # FutureWarning: a set like [[a] may mean another one in later versions
             tree = parser.parse(expression)
         if tree.state.flags != re.UNICODE:
-            raise ValueError(f"lora pattern {expression!r} has a flag, which is not supported")
+            raise Refusal(f"lora pattern {expression!r} has a flag, which is not supported")
         return joined(tree)
 
     def _count(self, steps: int) -> None:
         self.steps -= steps
         if self.steps < 0:
-            raise ValueError(f"the lora patterns take more than {STEPS:,} steps to match")
+            raise Refusal(f"the lora patterns take more than {STEPS:,} steps to match")
 
     def _after(self, tree: list, name: str, places: set[int]) -> set[int]:
         """Return the positions to which a joined syntax tree leads from one of the positions `places`."""
@@ -112,7 +114,7 @@ def joined(tree: Iterable) -> list[tuple]:
         elif kind in (op.ASSERT, op.ASSERT_NOT) and value[0] == 1:
             found.append((kind, joined(value[1])))
         elif kind is not None:
-            raise ValueError(f"lora patterns: {str(kind).lower().replace('_', ' ')} is not supported")
+            raise Refusal(f"lora patterns: {str(kind).lower().replace('_', ' ')} is not supported")
     return found
 
 
@@ -149,7 +151,7 @@ def sizes_by_pattern(
     """
     for rank in ranks.values():
         if rank < 1:
-            raise ValueError(f"lora r must be at least 1, not {rank}")
+            raise Refusal(f"lora r must be at least 1, not {rank}")
     paths = list(paths)
     special_r, special_alpha = by_pattern(paths, ranks), by_pattern(paths, alphas)
     return {path: (special_r.get(path, r), special_alpha.get(path, alpha)) for path in paths}
@@ -162,7 +164,7 @@ def common_size(adapters: dict) -> tuple[int, float, dict]:
     PEFT's config cannot express.
     """
     if len({adapter.rslora for adapter in adapters.values()}) > 1:
-        raise ValueError("some layers scale by rsLoRA's rule and others do not, which PEFT's config cannot express")
+        raise Refusal("some layers scale by rsLoRA's rule and others do not, which PEFT's config cannot express")
     r, ranks = _exceptions({path: len(adapter.A) for path, adapter in adapters.items()})
     alpha, alphas = _exceptions({path: adapter.alpha for path, adapter in adapters.items()})
     patterns = {"rank_pattern": ranks, "alpha_pattern": alphas}

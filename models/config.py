@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.json_file import number, read_object
+from models.refusal import Refusal
 from models.rope import LAYER_TYPES, Rope, parse_ropes
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -57,7 +58,7 @@ def read_config(folder: Path) -> ModelConfig:
     try:
         return parse_config(raw)
     except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise Refusal(f"{path}: {error}") from None
 
 
 def parse_config(raw: dict) -> ModelConfig:
@@ -73,11 +74,11 @@ def parse_config(raw: dict) -> ModelConfig:
     head_dim = raw.get("head_dim", 128 if family == "qwen3" else None) or hidden // heads
     kv_heads = raw.get("num_key_value_heads", KEY_HEADS.get(family)) or heads
     if family == "llama" and not raw.get("head_dim") and hidden % heads:
-        raise ValueError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
+        raise Refusal(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     if heads % kv_heads:
-        raise ValueError(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
+        raise Refusal(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
     if head_dim % 2:
-        raise ValueError(f"head_dim {head_dim} is odd; rotary embedding needs pairs")
+        raise Refusal(f"head_dim {head_dim} is odd; rotary embedding needs pairs")
     # Qwen2 and Mistral ignore attention_bias: Qwen2 has biases of q, k and v but not of o, Mistral has none
     attention_bias = attention_bias and family in ("qwen3", "llama")
     positions = raw.get("max_position_embeddings", POSITIONS[family])
@@ -107,38 +108,38 @@ def parse_config(raw: dict) -> ModelConfig:
 def check_values(raw: dict) -> None:
     """Raise ValueError for the first setting of a config.json that is wrong by itself."""
     if raw.get("model_type") not in FAMILIES:
-        raise ValueError(f"model_type {raw.get('model_type')!r} is not supported; supported: {', '.join(FAMILIES)}")
+        raise Refusal(f"model_type {raw.get('model_type')!r} is not supported; supported: {', '.join(FAMILIES)}")
     for key, most in MOST.items():
         size = raw.get(key)
         if size is None and key in OPTIONAL_SIZES:
             continue
         if type(size) is not int or size <= 0:
-            raise ValueError(f"{key} must be a positive integer, not {size!r}")
+            raise Refusal(f"{key} must be a positive integer, not {size!r}")
         if size > most:
-            raise ValueError(f"{key} {size} is more than {most:,}, the most that is supported")
+            raise Refusal(f"{key} {size} is more than {most:,}, the most that is supported")
     for key in FLAGS:
         check_flag(raw, key)
     if raw.get("hidden_act", "silu") not in ACTIVATIONS:
-        raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
+        raise Refusal(f"hidden_act {raw['hidden_act']!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
 
 
 def check_flag(raw: dict, key: str) -> None:
     """Raise ValueError for a key that is neither absent nor a boolean."""
     if not isinstance(raw.get(key, False), bool):
-        raise ValueError(f"{key} must be true or false, not {raw[key]!r}")
+        raise Refusal(f"{key} must be true or false, not {raw[key]!r}")
 
 
 def stored_kind(settings) -> str:
     """Return the kind of quantised weights that a quantization_config names. Raise ValueError for others."""
     method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
     if method != "bitsandbytes":
-        raise ValueError(f"quantization_config: quant_method {method!r} is not supported; supported: 'bitsandbytes'")
+        raise Refusal(f"quantization_config: quant_method {method!r} is not supported; supported: 'bitsandbytes'")
     if settings.get("load_in_8bit"):
         return "int8"
     given = {"bnb_4bit_quant_storage": "uint8", **settings}
     for key, only in (("load_in_4bit", True), ("bnb_4bit_quant_type", "nf4"), ("bnb_4bit_quant_storage", "uint8")):
         if given.get(key) != only:
-            raise ValueError(f"quantization_config: {key} {given.get(key)!r} is not supported; supported: {only!r}")
+            raise Refusal(f"quantization_config: {key} {given.get(key)!r} is not supported; supported: {only!r}")
     return "nf4-double" if settings.get("bnb_4bit_use_double_quant") else "nf4"
 
 
@@ -150,30 +151,28 @@ def read_windows(raw: dict, family: str) -> tuple[tuple[str, ...], int | None]:
     """
     count, window = raw["num_hidden_layers"], raw.get("sliding_window", WINDOW)
     if family == "mistral" and raw.get("num_key_value_heads", 8) is None:
-        raise ValueError(
-            "num_key_value_heads is null, which is not supported for mistral: give the number of key heads"
-        )
+        raise Refusal("num_key_value_heads is null, which is not supported for mistral: give the number of key heads")
     if family != "mistral":
         check_flag(raw, "use_sliding_window")
         window = window if raw.get("use_sliding_window") else None
     if window is not None and (type(window) is not int or not 0 < window <= 2**31):
-        raise ValueError(f"sliding_window must be a positive integer or null, not {window!r}")
+        raise Refusal(f"sliding_window must be a positive integer or null, not {window!r}")
     if family == "mistral":
         return ("full_attention" if window is None else "sliding_attention",) * count, window
     first = raw.get("max_window_layers", 28)
     if type(first) is not int or first < 0:
-        raise ValueError(f"max_window_layers must be a whole number, not {first!r}")
+        raise Refusal(f"max_window_layers must be a whole number, not {first!r}")
     slides = [window is not None and i >= first for i in range(count)]
     kinds = raw.get("layer_types", [LAYER_TYPES[s] for s in slides])
     if not isinstance(kinds, list):
-        raise ValueError(f"layer_types must be a list, not {kinds!r}")
+        raise Refusal(f"layer_types must be a list, not {kinds!r}")
     for kind in kinds:
         if kind not in LAYER_TYPES:
-            raise ValueError(f"layer_types names {kind!r}, which is not supported; supported: {', '.join(LAYER_TYPES)}")
+            raise Refusal(f"layer_types names {kind!r}, which is not supported; supported: {', '.join(LAYER_TYPES)}")
     if len(kinds) != count:
-        raise ValueError(f"layer_types has {len(kinds)} entries for num_hidden_layers {count}")
+        raise Refusal(f"layer_types has {len(kinds)} entries for num_hidden_layers {count}")
     if window is None and "sliding_attention" in kinds:
-        raise ValueError(
+        raise Refusal(
             "layer_types names sliding-window attention, but use_sliding_window is not true or sliding_window is null"
         )
     return tuple(kinds), window

@@ -21,6 +21,7 @@ from models.elementwise import by_whole_vectors
 from models.hooks import fast_matmul, hooks
 from models.layout import Layout, make_layout, segments_to_sequences
 from models.linear import ROW_MULTIPLE, Linear, joint_linear
+from models.refusal import Refusal
 from models.rope import Rope, frequencies
 
 
@@ -170,7 +171,7 @@ class CausalLM(nn.Module):
         dtype = self.model.norm.weight.dtype
         for rope, (cos, _) in self._tables.items():
             if rope.max_length is not None and length > rope.max_length:
-                raise ValueError(
+                raise Refusal(
                     f"a sequence of {length} tokens is longer than max_position_embeddings {rope.max_length}: the "
                     "angles of dynamic RoPE would change with the longest sequence of the batch"
                 )

@@ -22,6 +22,7 @@ from models.hooks import hooks
 from models.linear import ROW_MULTIPLE
 from models.logprob import head_logits, log_normalizer
 from models.random import fold, fold_all, unit
+from models.refusal import Refusal
 from models.slots import SampledTurn, Slot, copy_prefixes, share_prefix, to_front
 
 PREFILL_TOKENS = 8192  # of prompts and observations in one forward; more only takes more memory
@@ -80,7 +81,7 @@ class Engine:
         if state.row is not None:
             raise RuntimeError(f"slot {slot} is being sampled; feed it when its row has come")
         if not ids and not state.pending:
-            raise ValueError(f"slot {slot} is empty: a sequence begins with at least one id")
+            raise Refusal(f"slot {slot} is empty: a sequence begins with at least one id")
         state.ids += ids
         state.pending, state.fed = state.pending + ids, True
         if state.length == 0:
@@ -99,7 +100,7 @@ class Engine:
         takes the most likely token and reports log-probabilities at temperature 1. Raises ValueError if it is negative.
         """
         if temperature < 0:
-            raise ValueError(f"temperature must not be negative, not {temperature}")
+            raise Refusal(f"temperature must not be negative, not {temperature}")
         while (finished := self.step(max_new_tokens, temperature, stop_ids)) is not None:
             yield from finished
 

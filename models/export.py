@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from models.decoder import CausalLM
+from models.refusal import Refusal
 from models.rope import nested, rope_settings
 
 SHARD = 5 * 10**9  # bytes of a file's tensors at most, if one tensor alone has not more
@@ -53,7 +54,7 @@ def writer(folder: Path, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype)
 
         yield write
         if unfinished := [key for key, (_, start) in position.items() if start != end[key]]:
-            raise ValueError(f"{unfinished[0]}: not written whole")
+            raise Refusal(f"{unfinished[0]}: not written whole")
         for file, head in heads:
             file.seek(0)
             file.write(head)

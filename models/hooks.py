@@ -29,13 +29,15 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from models.refusal import Refusal
+
 
 def nothing_faster(*_args, **_kwargs) -> None:
     """Return None, the default of most hooks: leave the work to the plain code."""
 
 
 def refuse_exact(_model: nn.Module) -> None:
-    raise ValueError("exact=true on a CUDA device needs models/cuda, which is not here")
+    raise Refusal("exact=true on a CUDA device needs models/cuda, which is not here")
 
 
 @dataclass

@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from models.refusal import Refusal
+
 MOST_BYTES = 2**23  # of a file
 MOST_PARTS, MOST_DEPTH = 200_000, 32  # lists and objects in a text, and in one another
 
@@ -19,9 +21,9 @@ def read_object(path: Path) -> dict:
     try:
         content = parse_json(read_bytes(path))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise Refusal(f"{path}: {error}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: not a JSON object")
+        raise Refusal(f"{path}: not a JSON object")
     return content
 
 
@@ -30,7 +32,7 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     with open(path, "rb") as file:
         content = file.read(most + 1)  # not the size in stat(): some of the system's own files say 0 bytes
     if len(content) > most:
-        raise ValueError(f"larger than {most:,} bytes")
+        raise Refusal(f"larger than {most:,} bytes")
     return content
 
 
@@ -38,32 +40,32 @@ def parse_json(text: bytes, most_parts: int = MOST_PARTS) -> Any:
     """Return the value of a JSON text. Raise ValueError for another text, many or deeply nested lists and objects, NaN
     and a repeated key."""
     if text.count(b"[") + text.count(b"{") > most_parts:
-        raise ValueError(f"more than {most_parts:,} lists and objects")
+        raise Refusal(f"more than {most_parts:,} lists and objects")
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"not valid JSON ({error})") from None
+        raise Refusal(f"not valid JSON ({error})") from None
     level = [[value]]
     for _ in range(MOST_DEPTH + 1):
         items = (item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer))
         if not (level := [item for item in items if isinstance(item, (dict, list))]):
             return value
-    raise ValueError(f"lists and objects more than {MOST_DEPTH} deep")
+    raise Refusal(f"lists and objects more than {MOST_DEPTH} deep")
 
 
 def number(key: str, value) -> float:
     """Return a number that float32 can hold, and its inverse, as a float. Raise ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-30 <= value <= 1e30:
-        raise ValueError(f"{key} must be a positive number, not {value!r} (1e-30 to 1e30)")
+        raise Refusal(f"{key} must be a positive number, not {value!r} (1e-30 to 1e30)")
     return float(value)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict:
     table = dict(pairs)
     if len(table) < len(pairs):
-        raise ValueError(f"the key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} twice")
+        raise Refusal(f"the key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} twice")
     return table
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise Refusal(f"{name} is no JSON number")

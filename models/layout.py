@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from models.hooks import hooks
 from models.linear import ROW_MULTIPLE
+from models.refusal import Refusal
 from models.rope import Rope
 
 
@@ -98,7 +99,7 @@ def segments_to_sequences(segments_BT: torch.Tensor) -> torch.Tensor:
     begins_BT = segments_BT != F.pad(segments_BT, (1, 0), value=-2)[:, :-1]
     real = (segments_BT.flatten() >= 0).nonzero()[:, 0]
     if len(real) == 0:
-        raise ValueError("every token of the batch is padding")
+        raise Refusal("every token of the batch is padding")
     run = begins_BT.flatten().cumsum(0)[real]  # the run that each token is in
     lengths = run.unique_consecutive(return_counts=True)[1]
     return pad_sequence(real.split(lengths.tolist()), batch_first=True, padding_value=-1)

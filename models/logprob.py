@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from models.hooks import fast_matmul, hooks
 from models.linear import ROW_MULTIPLE
+from models.refusal import Refusal
 
 SLAB = 4096  # words of the vocabulary at once
 ROWS = 256  # rows whose logits are held at once
@@ -29,7 +30,7 @@ def token_logprobs(hidden_ND, weight_VD, targets_N, temperature: float = 1.0, en
     that costs a third matrix product. Raises ValueError for a temperature that is not positive.
     """
     if not temperature > 0:
-        raise ValueError(f"temperature must be positive, not {temperature}")
+        raise Refusal(f"temperature must be positive, not {temperature}")
     results = hooks(hidden_ND).token_logprobs(hidden_ND, weight_VD, targets_N, temperature, entropy_grad)
     return results or _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N, temperature, entropy_grad)
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from models.hooks import hooks
 from models.linear import Linear, LinearParts
+from models.refusal import Refusal
 
 KINDS = ("nf4", "nf4-double", "int8")
 BLOCK, NESTED_BLOCK = 64, 256  # weights that share a scale; scales that share a scale
@@ -113,7 +114,7 @@ def quantise(weight_OI: torch.Tensor, kind: str) -> dict[str, torch.Tensor]:
             tensors |= quantise_scales(absmax)
     scale = tensors.get("offset", tensors["absmax"])
     if not scale.isfinite().all():
-        raise ValueError("has an entry that is not finite" + " in float16, from which int8 rounds" * (kind == "int8"))
+        raise Refusal("has an entry that is not finite" + " in float16, from which int8 rounds" * (kind == "int8"))
     return tensors
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from models.json_file import number
+from models.refusal import Refusal
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3")
@@ -84,16 +85,14 @@ def llama3_ramp(stretch: Stretch, plain: torch.Tensor) -> torch.Tensor:
 def parse_ropes(raw: dict, layer_types: tuple[str, ...], max_length: int, family: str) -> tuple[Rope, ...]:
     """Return the Rope of each layer from a config.json. Raise ValueError with one line that names the setting."""
     if raw.get("partial_rotary_factor") not in (None, 1):
-        raise ValueError("partial_rotary_factor other than 1 is not supported")
+        raise Refusal("partial_rotary_factor other than 1 is not supported")
     settings = rope_settings(raw)
     if not nested(settings):
         return (_read(settings, max_length, "rotary settings"),) * len(layer_types)
     if family in ("llama", "mistral"):
-        raise ValueError(
-            f"rope_parameters nested by layer type is not supported for {family}, which has no layer_types"
-        )
+        raise Refusal(f"rope_parameters nested by layer type is not supported for {family}, which has no layer_types")
     if missing := sorted(set(layer_types) - set(settings)):
-        raise ValueError(f"rope_parameters is nested by layer type but has no entry for {missing[0]}")
+        raise Refusal(f"rope_parameters is nested by layer type but has no entry for {missing[0]}")
     each = {kind: _read(settings[kind], max_length, f"rotary settings of {kind}") for kind in set(layer_types)}
     return tuple(each[kind] for kind in layer_types)
 
@@ -107,7 +106,7 @@ def rope_settings(raw: dict) -> dict:
     name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
     stored = raw.get(name) or {}
     if not isinstance(stored, dict):
-        raise ValueError(f"{name} must be an object, not {stored!r}")
+        raise Refusal(f"{name} must be an object, not {stored!r}")
     theta = THETA if raw.get("rope_theta") is None else raw["rope_theta"]
     if not nested(stored):
         settings, original = _standard(stored, theta), raw.get("original_max_position_embeddings")
@@ -116,7 +115,7 @@ def rope_settings(raw: dict) -> dict:
         return settings
     for key, value in stored.items():
         if not isinstance(value, dict):
-            raise ValueError(f"{name} is nested by layer type, so {key} must be an object, not {value!r}")
+            raise Refusal(f"{name} is nested by layer type, so {key} must be an object, not {value!r}")
     return {kind: _standard(value, theta) for kind, value in stored.items()}
 
 
@@ -136,15 +135,15 @@ def _read(settings: dict, max_length: int, where: str) -> Rope:
     """Return the Rope of one kind of layer. where: the beginning of an error's line."""
     kind = settings["rope_type"]
     if kind not in KINDS:
-        raise ValueError(f"rope type {kind!r} is not supported; supported: {', '.join(KINDS)}")
+        raise Refusal(f"rope type {kind!r} is not supported; supported: {', '.join(KINDS)}")
     if settings.get("partial_rotary_factor") not in (None, 1):
-        raise ValueError("partial_rotary_factor other than 1 is not supported")
+        raise Refusal("partial_rotary_factor other than 1 is not supported")
     try:
         fields = {"kind": kind, "theta": number("rope_theta", settings["rope_theta"])}
         read_scaling = {"linear": _linear, "dynamic": _dynamic, "yarn": _yarn, "llama3": _llama3}
         return Rope(**(fields if kind == "default" else fields | read_scaling[kind](settings, max_length)))
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise Refusal(f"{where}: {error}") from None
 
 
 def _linear(settings: dict, max_length: int) -> dict:
@@ -158,7 +157,7 @@ def _dynamic(settings: dict, max_length: int) -> dict:
 def _llama3(settings: dict, max_length: int) -> dict:
     low, high = (number(key, settings.get(key)) for key in ("low_freq_factor", "high_freq_factor"))
     if high <= low:
-        raise ValueError(f"high_freq_factor {high} must be greater than low_freq_factor {low}")
+        raise Refusal(f"high_freq_factor {high} must be greater than low_freq_factor {low}")
     factor, original = _factor(settings, "llama3"), _original_length(settings, max_length)
     return {"stretch": Stretch(factor, original, low_freq_factor=low, high_freq_factor=high)}
 
@@ -166,13 +165,13 @@ def _llama3(settings: dict, max_length: int) -> dict:
 def _yarn(settings: dict, max_length: int) -> dict:
     original, truncate = _original_length(settings, max_length), settings.get("truncate", True)
     if settings["rope_theta"] <= 1:
-        raise ValueError(f"rope_theta must be greater than 1 for yarn, not {settings['rope_theta']!r}")
+        raise Refusal(f"rope_theta must be greater than 1 for yarn, not {settings['rope_theta']!r}")
     if not isinstance(truncate, bool):
-        raise ValueError(f"truncate must be true or false, not {truncate!r}")
+        raise Refusal(f"truncate must be true or false, not {truncate!r}")
     optional = {key: settings[key] for key in ("beta_fast", "beta_slow") if settings.get(key) is not None}
     betas = {"beta_fast": 32.0, "beta_slow": 1.0, **{key: number(key, value) for key, value in optional.items()}}
     if betas["beta_fast"] < betas["beta_slow"]:
-        raise ValueError("beta_fast {beta_fast} must not be less than beta_slow {beta_slow}".format(**betas))
+        raise Refusal("beta_fast {beta_fast} must not be less than beta_slow {beta_slow}".format(**betas))
     null = "factor" in settings and settings["factor"] is None
     factor = max_length / original if null else _factor(settings, "yarn")
     return {
@@ -199,18 +198,18 @@ def _attention_factor(mscale: float, factor: float) -> float:
 
 def _factor(settings: dict, kind: str) -> float:
     if "factor" not in settings:
-        raise ValueError(f"factor is missing, which {kind} needs")
+        raise Refusal(f"factor is missing, which {kind} needs")
     try:
         factor = number("factor", settings["factor"])
     except ValueError:
         factor = 0.0
     if factor < 1:
-        raise ValueError(f"factor must be a number not less than 1, not {settings['factor']!r}")
+        raise Refusal(f"factor must be a number not less than 1, not {settings['factor']!r}")
     return factor
 
 
 def _original_length(settings: dict, max_length: int) -> int:
     length = settings.get("original_max_position_embeddings", max_length)
     if type(length) is not int or not 0 < length <= 2**31:
-        raise ValueError(f"original_max_position_embeddings must be a positive integer, not {length!r}")
+        raise Refusal(f"original_max_position_embeddings must be a positive integer, not {length!r}")
     return length

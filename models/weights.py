@@ -19,6 +19,7 @@ from models.config import read_config
 from models.decoder import CausalLM
 from models.hooks import hooks
 from models.json_file import read_object
+from models.refusal import Refusal
 
 TINY = Path(__file__).parent / "tiny"  # the folder of the embedded model
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -48,7 +49,7 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant:
         if tied:  # files may hold one copy of the matrix or both
             head = tensors.setdefault(HEAD, tensors[EMBEDDING])
             if head is not tensors[EMBEDDING] and not torch.equal(head, tensors[EMBEDDING]):
-                raise ValueError(f"{HEAD} differs from {EMBEDDING}")
+                raise Refusal(f"{HEAD} differs from {EMBEDDING}")
         model.load_state_dict(tensors, strict=True, assign=True)
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError):
         check_weights(folder, files, model, dtype)
@@ -70,7 +71,7 @@ def _read(model: CausalLM, files: list[Path], dtype: torch.dtype, device: str) -
                 if key.endswith("rotary_emb.inv_freq"):
                     continue  # old Llama checkpoints store the rotary frequencies, which follow from the config
                 if key in tensors or key not in names or not (tensor := file.get_tensor(key)).is_floating_point():
-                    raise ValueError(f"{path}: {key}")
+                    raise Refusal(f"{path}: {key}")
                 tensors[key] = tensor.to(device=device, dtype=dtype)
                 if not tensors[key].sum().isfinite():  # an entry is not, or the sum is out of range
                     check_finite(tensors[key], f"{path}: {key}")
@@ -85,7 +86,7 @@ def open_checkpoint(name: str | Path) -> tuple[Path, CausalLM, list[Path]]:
     files = weight_files(folder / "model.safetensors.index.json", folder / "model.safetensors")
     size, count = sum(path.stat().st_size for path in files), sum(p.numel() for p in model.parameters())
     if size > 16 * count + 2**20:  # 8 bytes each, a tied head twice, and headers
-        raise ValueError(f"{folder}: {size:,} bytes of weights; config.json describes {count:,} numbers")
+        raise Refusal(f"{folder}: {size:,} bytes of weights; config.json describes {count:,} numbers")
     return folder, model, files
 
 
@@ -136,7 +137,7 @@ def split_revision(name: str | Path) -> tuple[str, str | None]:
     if not at or not HUB_ID.fullmatch(hub_id) or Path(name).is_dir():
         return str(name), None
     if not REVISION.fullmatch(revision) or ".." in revision or "//" in revision:
-        raise ValueError(f"model {str(name)!r}: {revision!r} is not the name of a branch, tag or commit")
+        raise Refusal(f"model {str(name)!r}: {revision!r} is not the name of a branch, tag or commit")
     return hub_id, revision
 
 
@@ -158,7 +159,7 @@ def inside(path: Path) -> Path:
     snapshot = folder.parent.name == "snapshots"
     if folder in target.parents or (snapshot and folder.parents[1] / "blobs" in target.parents):
         return path
-    raise ValueError(f"{path}: links to a file outside the folder")
+    raise Refusal(f"{path}: links to a file outside the folder")
 
 
 def shard_files(index: Path) -> list[Path]:
@@ -169,10 +170,10 @@ def shard_files(index: Path) -> list[Path]:
     try:
         shards = sorted(set(read_object(index)["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{index}: not a shard index (a weight_map of tensor names to file names)") from None
+        raise Refusal(f"{index}: not a shard index (a weight_map of tensor names to file names)") from None
     for shard in shards:
         if not isinstance(shard, str) or not SHARD_NAME.fullmatch(shard):
-            raise ValueError(f"{index}: shard {shard!r} is not a plain file name inside the folder")
+            raise Refusal(f"{index}: shard {shard!r} is not a plain file name inside the folder")
         if not (index.parent / shard).is_file():
             raise FileNotFoundError(f"{index.parent / shard}: missing, though {index.name} lists it")
     return [index.parent / shard for shard in shards]
@@ -198,9 +199,9 @@ def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torc
                     if tied and key in (EMBEDDING, HEAD):
                         matrices[key] = file.get_tensor(key)
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
+            raise Refusal(f"{path}: not a whole safetensors file ({error})") from None
     if len(matrices) == 2 and not _equal(matrices[HEAD], matrices[EMBEDDING], dtype):
-        raise ValueError(
+        raise Refusal(
             f"{folder}: tie_word_embeddings is true, but {HEAD} differs from {EMBEDDING}; "
             "set it to false in config.json to use both"
         )
@@ -208,7 +209,7 @@ def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torc
         seen.add(HEAD)
     if missing := sorted(set(shapes) - seen):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ValueError(f"{folder}: tensor {missing[0]} is missing{more}")
+        raise Refusal(f"{folder}: tensor {missing[0]} is missing{more}")
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -219,20 +220,20 @@ def _equal(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> bool:
 def _check_tensor(path: Path, file: safe_open, key: str, shapes: dict[str, tuple | None], seen: set[str]) -> None:
     """Raise ValueError if a file's tensor is repeated, unknown, misshapen or of integers."""
     if key in seen:
-        raise ValueError(f"{path}: tensor {key} is already in another shard")
+        raise Refusal(f"{path}: tensor {key} is already in another shard")
     if key not in shapes:
-        raise ValueError(f"{path}: tensor {key} is not part of the model that config.json describes")
+        raise Refusal(f"{path}: tensor {key} is not part of the model that config.json describes")
     if shapes[key] is None:
         return  # models/checkpoints/quantised.py checks it
     shape = tuple(file.get_slice(key).get_shape())
     if shape != shapes[key]:
-        raise ValueError(f"{path}: {key} has shape {shape}; config.json says {shapes[key]}")
+        raise Refusal(f"{path}: {key} has shape {shape}; config.json says {shapes[key]}")
     dtype = file.get_tensor(key).dtype
     if not dtype.is_floating_point:
-        raise ValueError(f"{path}: {key} has dtype {dtype}; weights must be floating-point numbers")
+        raise Refusal(f"{path}: {key} has dtype {dtype}; weights must be floating-point numbers")
 
 
 def check_finite(tensor: torch.Tensor, name: str) -> None:
     """Raise ValueError with the tensor's name if an entry is NaN or infinite."""
     if not tensor.isfinite().all():
-        raise ValueError(f"{name} has an entry that is not finite in {str(tensor.dtype).removeprefix('torch.')}")
+        raise Refusal(f"{name} has an entry that is not finite in {str(tensor.dtype).removeprefix('torch.')}")

@@ -20,6 +20,7 @@ from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn
 from models.random import fold_all
 from rl.config.fields import Config
+from rl.config.refusals import Refusal
 
 Stream = tuple[int, int]  # the engine's key of a random stream
 
@@ -58,7 +59,7 @@ class Base:
         if not requests:
             return {}
         if self.model is None:
-            raise ValueError("an environment asks the base model, and there is none to answer")
+            raise Refusal("an environment asks the base model, and there is none to answer")
         chats: dict[tuple, deque] = {}  # {(max_tokens, temperature): (place, stream, prompt's ids) of each}
         embeds: dict[int, list[str]] = {}  # {place: texts}
         for place, (request, stream) in enumerate(requests):
@@ -68,7 +69,7 @@ class Base:
             elif request.kind == "embed":
                 embeds[place] = request.texts
             else:
-                raise ValueError(f"a request must be of kind chat or embed, not {request.kind!r}")
+                raise Refusal(f"a request must be of kind chat or embed, not {request.kind!r}")
         results: dict[int, Result] = {}
         with lora.adapters_off(self.model):
             for (max_tokens, temperature), waiting in chats.items():

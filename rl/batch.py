@@ -13,6 +13,7 @@ import torch
 from models import CausalLM
 from models.logprob import token_logprobs
 from rl import ranks
+from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
 
 
@@ -28,7 +29,7 @@ def make_batch(episodes: list[Episode]) -> Batch:
             reward += [0.0] * (n - 1) + [t.reward]
             logprob += e.logprobs_T[t.start : t.stop]
     if not episode:
-        raise ValueError("none of the episodes has a sampled token; max_len must leave room behind their prompts")
+        raise Refusal("none of the episodes has a sampled token; max_len must leave room behind their prompts")
     episode_N, turn_N, reward_N, old_logprobs_N = map(torch.tensor, (episode, turn, reward, logprob))
     batch = Batch(episodes, episode_N, turn_N, reward_N, old_logprobs_N, 0, 0, 0)
     return _as_step(

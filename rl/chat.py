@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from rl.config import program
 from rl.config.arguments import NotNegative, Positive
 from rl.config.help import quiet_on_closed_pipe
+from rl.config.refusals import Refusal
 from rl.run import exits
 from rl.serve.loading import ModelKeys, load, with_adapters_base
 from rl.serve.protocol import random_states
@@ -45,7 +46,7 @@ class Keys:
 
     def __post_init__(self):
         if self.top_p > 1:
-            raise ValueError(f"top_p={self.top_p}: a probability, at most 1")
+            raise Refusal(f"top_p={self.top_p}: a probability, at most 1")
 
 
 class Chat:
@@ -83,12 +84,12 @@ class Chat:
 
     def _print(self, request: Request) -> None:
         """Print the reply as it comes, and how it ended unless by a stop token."""
-        text, shown = Text(self.sampler.tokenizer), 0
+        text, printed = Text(self.sampler.tokenizer), 0
         while True:
             self.news.get()
             finish, count = request.finish, len(request.logprobs)
-            print(printable(text.add(request.sampled[shown:count])), end="", flush=True)
-            shown = count
+            print(printable(text.add(request.sampled[printed:count])), end="", flush=True)
+            printed = count
             if finish:
                 break
         note = {"stop": "", "cancelled": " [stopped]", "error": f" [{request.error}]"}

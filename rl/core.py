@@ -10,6 +10,8 @@ import math
 import torch
 from torch import Tensor
 
+from rl.config.refusals import Refusal
+
 
 def gae(
     rewards_steps: Tensor, values_steps: Tensor, episode_steps: Tensor, last_values_B: Tensor, gamma: float, lam: float
@@ -78,7 +80,7 @@ def kl_estimate(logprobs_N: Tensor, ref_logprobs_N: Tensor, kind: str) -> Tensor
         return 0.5 * d**2
     if kind == "k3":
         return torch.expm1(-d) + d
-    raise ValueError(f"kl estimator {kind!r} is not one of k1, k2, k3")
+    raise Refusal(f"kl estimator {kind!r} is not one of k1, k2, k3")
 
 
 def approximate_kl(logprobs_N: Tensor, old_logprobs_N: Tensor) -> Tensor:
@@ -158,7 +160,7 @@ def aggregate(
         return (loss_N / length_N).sum() / total_episodes
     if kind in ("episode", "constant"):
         return loss_N.sum() / (total_episodes * (constant if kind == "constant" else 1))
-    raise ValueError(f"aggregation {kind!r} is not one of token, sequence, episode, constant")
+    raise Refusal(f"aggregation {kind!r} is not one of token, sequence, episode, constant")
 
 
 def learning_rate_factor(step: int, total: int, kind: str, warmup: int, min_ratio: float) -> float:
@@ -175,4 +177,4 @@ def learning_rate_factor(step: int, total: int, kind: str, warmup: int, min_rati
         return 1.0 - (1.0 - min_ratio) * progress
     if kind == "cosine":
         return min_ratio + (1.0 - min_ratio) * 0.5 * (1.0 + math.cos(math.pi * progress))
-    raise ValueError(f"schedule {kind!r} is not one of constant, linear, cosine")
+    raise Refusal(f"schedule {kind!r} is not one of constant, linear, cosine")

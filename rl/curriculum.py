@@ -13,7 +13,7 @@ from pathlib import Path
 from rl import ranks
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config
-from rl.run import retention
+from rl.run import history
 from rl.tasks import mixture
 
 SUCCESS = 0.7  # of an epoch's episodes, from which the next value joins
@@ -61,7 +61,7 @@ def check(cfg: Config) -> None:
 def lesson(cfg: Config, epoch: int) -> Config:
     """Return the settings with the option's values that play in the epoch after `epoch`. All ranks must call this."""
     option, success = parts(cfg.curriculum)
-    own = [record for record in retention.records(Path(cfg.out)) if record.get("accuracy", 0) >= success]
+    own = [record for record in history.records(Path(cfg.out)) if record.get("accuracy", 0) >= success]
     passed = ranks.from_first([record["epoch"] for record in own])
     environments, words, most = dict(cfg.environments), [], 0
     for name in mixture(cfg.env):

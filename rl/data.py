@@ -34,7 +34,9 @@ from rl.base_model import Base, request_streams
 from rl.batch import forward, make_batch, micro_batches
 from rl.config.checks import check_failures
 from rl.config.fields import Config, Optim
+from rl.config.refusals import Refusal
 from rl.evaluate import EVAL_STREAM, progress_bar
+from rl.ranks import playing
 from rl.records import Episode, Turn
 from rl.rollout import CUT, add_step
 from rl.run.files import bounded_lines
@@ -72,27 +74,27 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     if cfg.system_prompt:
         text = text_of(cfg.system_prompt)
         rows = [[{"loss": False, **message} for message in with_prompt(row, text)] for row in rows]
-    found, kept = Demonstrations([], [], 0, 0), []
+    demos, learnable = Demonstrations([], [], 0, 0), []
     for number, row in enumerate(rows):
         try:
             episode, cut = to_episode(tokenizer, row, number, cfg.max_len, cfg.algorithm.all_tokens)
         except ValueError as error:
-            raise ValueError(f"{cfg.data}, conversation {number + 1}: {error}") from None
-        found.cut += cut
+            raise Refusal(f"{cfg.data}, conversation {number + 1}: {error}") from None
+        demos.cut += cut
         if any(episode.action_mask_T):
-            kept.append((_digest(row), episode))
+            learnable.append((_digest(row), episode))
         else:
-            found.empty += 1
-    digests = sorted({digest for digest, _ in kept})
+            demos.empty += 1
+    digests = sorted({digest for digest, _ in learnable})
     held_out = set(digests[: len(digests) // 10])
-    for digest, episode in kept:
-        (found.held_out if digest in held_out else found.train).append(episode)
-    if not found.train:
-        raise ValueError(f"data={cfg.data}: nothing to learn from in {len(rows)} rows, {found.cut} cut by max_len")
-    if cfg.patience and not found.held_out:
-        raise ValueError(f"patience={cfg.patience} counts evaluations, and {cfg.data} is too small to hold rows out")
-    print(f"data: {found.describe(cfg.max_len)}")
-    return found
+    for digest, episode in learnable:
+        (demos.held_out if digest in held_out else demos.train).append(episode)
+    if not demos.train:
+        raise Refusal(f"data={cfg.data}: nothing to learn from in {len(rows)} rows, {demos.cut} cut by max_len")
+    if cfg.patience and not demos.held_out:
+        raise Refusal(f"patience={cfg.patience} counts evaluations, and {cfg.data} is too small to hold rows out")
+    print(f"data: {demos.describe(cfg.max_len)}")
+    return demos
 
 
 def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
@@ -106,7 +108,7 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
             try:
                 rows.append(_messages(row, prompt, answer))
             except ValueError as error:
-                raise ValueError(f"{path}, row {number}: {error}") from None
+                raise Refusal(f"{path}, row {number}: {error}") from None
         return rows
     for number, line in bounded_lines(path, MOST_BYTES):
         if line.isspace():
@@ -116,37 +118,37 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
             if text.strip():
                 rows.append(_messages(parse_json(text.encode()), prompt, answer))
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not UTF-8 ({error})") from None
+            raise Refusal(f"{path}, line {number}: not UTF-8 ({error})") from None
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
+            raise Refusal(f"{path}, line {number}: {error}") from None
     return rows
 
 
 def _messages(row: dict, prompt: str, answer: str) -> list[dict]:
     if not isinstance(row, dict):
-        raise ValueError("not a JSON object")
+        raise Refusal("not a JSON object")
     conversation = row.get("messages", row.get("conversations"))
     if conversation is None:
         for column in (prompt, answer):
             if not isinstance(row.get(column), str):
-                raise ValueError(
+                raise Refusal(
                     f"neither messages nor conversations nor a text under {column!r}; there is: "
                     f"{', '.join(list(row)[:20])} "
                     "(sft.prompt_column and sft.answer_column name the columns)"
                 )
         conversation = [{"role": "user", "content": row[prompt]}, {"role": "assistant", "content": row[answer]}]
     if not isinstance(conversation, list):
-        raise ValueError(f"a conversation is a list of messages, not {str(conversation)[:80]}")
+        raise Refusal(f"a conversation is a list of messages, not {str(conversation)[:80]}")
     messages = []
     for message in conversation:
         fields = message if isinstance(message, dict) else {}
         role, content = fields.get("role", fields.get("from")), fields.get("content", fields.get("value"))
         if not (isinstance(role, str) and role in ROLES and isinstance(content, str)):
-            raise ValueError(f"a message needs a role of {', '.join(ROLES)} and a text, not {str(message)[:80]}")
+            raise Refusal(f"a message needs a role of {', '.join(ROLES)} and a text, not {str(message)[:80]}")
         learned = ROLES[role] == "assistant" and message.get("loss") is not False
         messages.append({"role": ROLES[role], "content": content, "loss": learned})
     if not any(message["loss"] for message in messages):
-        raise ValueError("no message of the assistant is to be learned")
+        raise Refusal("no message of the assistant is to be learned")
     return messages
 
 
@@ -191,7 +193,7 @@ def demonstrations(
     model: its base answers the environments' requests, all at once.
     Raise ValueError if all episodes fail, or for a request if model is None.
     """
-    return next(ranks.play([partial(_play_all, model, tokenizer, cfg)], list(tasks), progress))
+    return next(playing.play([partial(_play_all, model, tokenizer, cfg)], list(tasks), progress))
 
 
 def _play_all(model, tokenizer, cfg: Config, tasks: list[Task], progress: tqdm) -> list[Episode]:

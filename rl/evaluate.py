@@ -13,7 +13,8 @@ from rl.run.log import env_metrics
 from rl.stats import jeffreys
 from rl.tasks import make_tasks
 
-EVAL_STREAM = 2**31  # tasks and random numbers of evaluations: the same in every run and at every epoch
+# Tasks and random numbers of evaluations: the same in every run and at every epoch, so that differences are paired.
+EVAL_STREAM = 2**31
 
 
 def evaluate(
@@ -30,11 +31,11 @@ def evaluate(
 
 def judged(played: list[Episode], temperature: float, split: str) -> dict:
     """Return the `summary` of all episodes, and under "by_env" that of each environment. Episodes whose environment
-    failed are only counted; at least one must be whole."""
-    whole = [e for e in played if not e.infrastructure_failed]
-    by_env = {name: summary([e for e in whole if e.env == name]) for name in sorted({e.env for e in whole})}
-    at = {"temperature": temperature, "split": split, "infrastructure_failed": len(played) - len(whole)}
-    return {**summary(whole), **at, "by_env": by_env}
+    failed are only counted; at least one must be finished."""
+    finished = [e for e in played if not e.infrastructure_failed]
+    by_env = {name: summary([e for e in finished if e.env == name]) for name in sorted({e.env for e in finished})}
+    at = {"temperature": temperature, "split": split, "infrastructure_failed": len(played) - len(finished)}
+    return {**summary(finished), **at, "by_env": by_env}
 
 
 def summary(episodes: list[Episode]) -> dict:

@@ -35,7 +35,7 @@ from rl.config.arguments import ArgumentError, Positive
 from rl.config.fields import Config, Experiment
 from rl.config.parse import resolve
 from rl.records import Batch
-from rl.run import exits, replay, retention, setup
+from rl.run import exits, history, replay, setup
 from rl.run.files import checkpoints, is_whole
 from rl.run.state import TrainState
 
@@ -235,7 +235,7 @@ def main(words: Sequence[str]) -> None:
         run, epoch = Path(given[0]), int(given[1])
         if not (run / "episodes.jsonl").is_file():
             raise ArgumentError(f"{run}: no episodes.jsonl, so this is not the folder of a run that played episodes")
-        last = max((record["epoch"] for record in retention.records(run) if "seconds" in record), default=0)
+        last = max((record["epoch"] for record in history.records(run) if "seconds" in record), default=0)
         if not 1 <= epoch <= last:
             raise ArgumentError(f"epoch {epoch}: {run} has epochs 1 to {last}")
         found, tokenizer, cfg = explain(run, epoch)

@@ -27,6 +27,7 @@ import torch
 from rl import core, kl
 from rl.batch import select
 from rl.config.arguments import NotNegative, Positive
+from rl.config.refusals import Refusal
 from rl.records import Batch
 
 
@@ -57,13 +58,13 @@ class Config(kl.Config):
     def __post_init__(self):
         super().__post_init__()
         if self.group_size < 2:
-            raise ValueError(f"grpo.group_size must be at least 2, not {self.group_size}: a group is its own baseline")
+            raise Refusal(f"grpo.group_size must be at least 2, not {self.group_size}: a group is its own baseline")
         if self.dual_clip is not None and self.surrogate == "weight":
-            raise ValueError("grpo.dual_clip does not apply to grpo.surrogate=weight")
+            raise Refusal("grpo.dual_clip does not apply to grpo.surrogate=weight")
         if self.dual_clip is not None and self.dual_clip <= 1:
-            raise ValueError(f"grpo.dual_clip must be above 1, not {self.dual_clip}")
+            raise Refusal(f"grpo.dual_clip must be above 1, not {self.dual_clip}")
         if self.overlong_limit and not 0 < self.overlong_cache <= self.overlong_limit:
-            raise ValueError(f"grpo.overlong_cache must be from 1 to overlong_limit, not {self.overlong_cache}")
+            raise Refusal(f"grpo.overlong_cache must be from 1 to overlong_limit, not {self.overlong_cache}")
 
 
 def advantages(batch: Batch, cfg: Config) -> Batch:

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from rl.config.arguments import NotNegative, Positive
+from rl.config.refusals import Refusal
 from rl.core import kl_estimate
 from rl.records import Batch
 
@@ -37,7 +38,7 @@ class Config:
 
     def __post_init__(self):
         if self.kl_target is not None and self.kl_coef == 0:
-            raise ValueError("kl_target adapts kl_coef, which must be above 0 to begin with")
+            raise Refusal("kl_target adapts kl_coef, which must be above 0 to begin with")
 
 
 def in_reward(batch: Batch, cfg: Config) -> Batch:

@@ -16,6 +16,7 @@ from torch import nn
 
 from rl import core, kl
 from rl.config.arguments import NotNegative, Positive
+from rl.config.refusals import Refusal
 from rl.records import Batch
 
 
@@ -48,10 +49,10 @@ class Config(kl.Config):
     def __post_init__(self):
         super().__post_init__()
         if self.dual_clip is not None and self.dual_clip <= 1:
-            raise ValueError(f"ppo.dual_clip must be above 1, not {self.dual_clip}")
+            raise Refusal(f"ppo.dual_clip must be above 1, not {self.dual_clip}")
         for name in ("gamma", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"ppo.{name} must be between 0 and 1, not {getattr(self, name)}")
+                raise Refusal(f"ppo.{name} must be between 0 and 1, not {getattr(self, name)}")
 
 
 def advantages(batch: Batch, cfg: Config) -> Batch:

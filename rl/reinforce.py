@@ -22,6 +22,7 @@ import torch
 
 from rl import core, kl
 from rl.config.arguments import Positive
+from rl.config.refusals import Refusal
 from rl.records import Batch
 
 
@@ -52,10 +53,10 @@ class Config(kl.Config):
     def __post_init__(self):
         super().__post_init__()
         if self.baseline == "leave_one_out" and self.group_size < 2:
-            raise ValueError("baseline=leave_one_out needs reinforce.group_size of 2 or more")
+            raise Refusal("baseline=leave_one_out needs reinforce.group_size of 2 or more")
         for name in ("gamma", "decay"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
+                raise Refusal(f"{name} must be between 0 and 1, not {getattr(self, name)}")
 
 
 def advantages(batch: Batch, cfg: Config) -> Batch:

@@ -23,6 +23,7 @@ from rl import ranks, reward
 from rl.base_model import Base
 from rl.config.checks import check_failures
 from rl.config.fields import Config
+from rl.ranks import playing
 from rl.records import Episode
 from rl.remote.sampler import remote_engine
 from rl.report import progress as live
@@ -65,7 +66,7 @@ def rollouts(
 ) -> Iterator[list[Episode]]:
     """Yield the `rollout` at each temperature; several ranks play them side by side."""
     ways = [partial(play, model, tokenizer, cfg, at, sampler_hash(model), keep_hidden) for at in temperatures]
-    yield from ranks.play(ways, tasks, progress)
+    yield from playing.play(ways, tasks, progress)
 
 
 def play(

@@ -12,6 +12,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rl.config.refusals import Refusal
+
+RATE = (0.0, 1.0)  # what the success of a task can be
+DIFFERENCE = (-1.0, 0.0, 1.0)  # what the difference of two can be
+
 
 def jeffreys(successes: int, trials: int, level: float = 0.8) -> tuple[float, float]:
     """Return the equal-tailed interval of a rate under Jeffreys' prior: quantiles of Beta(s + 1/2, n - s + 1/2).
@@ -20,7 +25,7 @@ def jeffreys(successes: int, trials: int, level: float = 0.8) -> tuple[float, fl
     failure.) Raises ValueError if successes are not within 0..trials or trials is 0.
     """
     if not 0 <= successes <= trials or trials < 1:
-        raise ValueError(f"{successes} successes of {trials} trials")
+        raise Refusal(f"{successes} successes of {trials} trials")
     tail, a, b = (1 - level) / 2, successes + 0.5, trials - successes + 0.5
     low = 0.0 if successes == 0 else beta_quantile(tail, a, b)
     high = 1.0 if successes == trials else beta_quantile(1 - tail, a, b)
@@ -57,17 +62,13 @@ def beta_cdf(x: float, a: float, b: float) -> float:
     return front / fraction
 
 
-RATE = (0.0, 1.0)  # what the success of a task can be
-DIFFERENCE = (-1.0, 0.0, 1.0)  # what the difference of two can be
-
-
 def bootstrap(values: Sequence[float], possible: Sequence[float], draws: int = 4000, seed: int = 0) -> np.ndarray:
     """Return draws of the mean over all tasks, given the values of some of them. Equal arguments give equal draws.
 
     possible: values with half a task's weight each.
     """
     if not len(values):
-        raise ValueError("no values to take the mean of")
+        raise Refusal("no values to take the mean of")
     seen, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
     points, weights = np.append(seen, possible), np.append(counts, [0.5] * len(possible))
     shares = np.random.default_rng(seed).standard_gamma(weights, (draws, len(weights)))
@@ -97,6 +98,11 @@ def score_interval(differences: Sequence[float], scores: set[float]) -> tuple[fl
     if len(scores) <= 2:
         return interval(bootstrap(differences, [(max(scores) - min(scores)) * outcome for outcome in DIFFERENCE]))
     return student_interval(differences)
+
+
+def verdict(low: float, high: float) -> str:
+    """Return what the interval of a difference shows."""
+    return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
 
 
 def interval(draws: np.ndarray, level: float = 0.8) -> tuple[float, float]:
@@ -133,7 +139,7 @@ def pass_at_k(successes: int, samples: int, k: int) -> float:
     It is the share of k-subsets of the samples with a success, 1 - C(n - c, k) / C(n, k) (Chen et al. 2021).
     """
     if not 1 <= k <= samples or not 0 <= successes <= samples:
-        raise ValueError(f"pass@{k} of {successes} successes in {samples} samples")
+        raise Refusal(f"pass@{k} of {successes} successes in {samples} samples")
     return 1 - math.comb(samples - successes, k) / math.comb(samples, k)
 
 

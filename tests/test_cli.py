@@ -21,6 +21,7 @@ import rl.update
 from envs import __main__ as play
 from envs.textcraft import Env
 from rl.config.parse import parse
+from rl.config.refusals import Refusal
 from rl.run import exits
 from rl.run.signals import Interrupted
 
@@ -82,7 +83,7 @@ def test_a_mistake_in_a_program_keeps_its_traceback(name):
 
 def test_a_refusal_is_one_line_wherever_it_is_worded(capsys):
     def refuse():
-        raise ValueError("this is refused")
+        raise Refusal("this is refused")
 
     for refused in (refuse, lambda: ThreadPoolExecutor(1).submit(refuse).result(), lambda: json.loads("{")):
         with pytest.raises(SystemExit) as end, exits.exits_cleanly("train.py"):

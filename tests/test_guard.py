@@ -21,6 +21,7 @@ from test_checkpoint import flip, make_state
 
 import train
 from rl.config.parse import parse
+from rl.config.saved import saved_settings
 from rl.report import page
 from rl.run import digests as origin
 from rl.run import folder as claim
@@ -37,7 +38,7 @@ from rl.run.files import (
     verify,
     write_text,
 )
-from rl.run.retention import best_epoch
+from rl.run.history import best_epoch
 
 SMALL = ["algo=grpo", "epochs=3", "episodes=8", "batch_size=8", "max_turns=2", "max_new_tokens=8", "eval_episodes=1"]
 SMALL += ["grpo.group_size=4", "lora.r=2", "temperature=1.5", "reward.rule=shaped", "threads=1", "products=plain"]
@@ -142,7 +143,7 @@ def test_a_run_with_other_settings_is_not_continued(word, whole):
 
 
 READS = {  # a file of a run's folder -> what reads it
-    "config.json": lambda run: resume.saved_settings(str(run)),
+    "config.json": lambda run: saved_settings(str(run)),
     "origin.json": lambda run: origin.check(None, run),
     "metrics.jsonl": lambda run: read_lines(run / "metrics.jsonl"),
     "manifest.json": verify,

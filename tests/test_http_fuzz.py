@@ -18,7 +18,9 @@ from envs.common import PROMPTS
 from envs.http import agentgym, lab, wire
 from envs.http.exchange import MAX_BODY, Reply
 from envs.http.wire import ServerFailed
+from envs.refusal import Refusal
 from envs.requests import Request
+from rl.config.refusals import Refusal as RefusedByRun
 from rl.remote import client
 
 INFO = {"outcome": "unknown", "success": False, "valid": True, "shaped": 0.5, "metrics": {"correctness": 0.5}}
@@ -139,7 +141,7 @@ def test_any_answer_is_a_step_or_one_line(kind, prompt, junk, nth, seed):
                 step = env.step("Action: look")
                 check_step(step)
         except (ServerFailed, ValueError) as error:
-            assert type(error) in (ServerFailed, ValueError) and is_plain(str(error))
+            assert type(error) in (ServerFailed, Refusal) and is_plain(str(error))
         del env
     assert all(map(is_plain, err.getvalue().splitlines()))
 
@@ -161,7 +163,7 @@ def test_any_answer_of_a_models_server_is_a_reply_or_one_line(junk, nth, seed):
         try:
             found = call()
         except (ConnectionError, ValueError) as error:
-            assert type(error) in (ConnectionError, ValueError) and is_plain(str(error))
+            assert type(error) in (ConnectionError, RefusedByRun) and is_plain(str(error))
             return
     if isinstance(found, list):
         assert all(is_plain(name, 200) for name in found)

@@ -9,7 +9,7 @@ from test_checkpoint import make_state
 
 import train
 from rl.config.parse import parse
-from rl.run import retention
+from rl.run import history, retention
 from rl.run.checkpoint import save_checkpoint
 from rl.run.files import append, checkpoints
 
@@ -31,7 +31,7 @@ def test_patience_counts_evaluations_since_the_best(scores, since, tmp_path):
     """By hand; an equal score is no better."""
     evaluated(tmp_path, dict(enumerate(scores)))
     for patience in range(5):
-        assert retention.exhausted(SimpleNamespace(patience=patience), tmp_path) == (0 < patience <= since)
+        assert retention.patience_exhausted(SimpleNamespace(patience=patience), tmp_path) == (0 < patience <= since)
 
 
 @pytest.mark.parametrize(("best_by", "kind", "best"), [("success", "success", 2), ("loss", "held-out loss", 1)])
@@ -39,7 +39,7 @@ def test_best_epoch_is_judged_as_the_run_says(best_by, kind, best, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"best_by": best_by}))
     evaluated(tmp_path, {0: 0.1, 1: 0.2, 2: 0.5})
     evaluated(tmp_path, {0: 2.0, 1: 0.5, 2: 0.9}, "loss")
-    assert (retention.best_epoch(tmp_path), retention.evaluations(tmp_path)[0]) == (best, kind)
+    assert (history.best_epoch(tmp_path), history.evaluations(tmp_path)[0]) == (best, kind)
 
 
 def test_steps_are_saved_after_the_epoch_that_passes_a_multiple():
@@ -63,9 +63,9 @@ def test_limit_keeps_newest_best_and_resumed_saves(limit, left, tmp_path):
         (tmp_path / f"epoch_{epoch}").mkdir()
         save_checkpoint(state, tmp_path)
         evaluated(tmp_path, {epoch: 0.5 if epoch == 1 else 0.2})
-    assert retention.epochs(tmp_path) == left
+    assert history.saved_epochs(tmp_path) == left
     assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{epoch}" for epoch in left]
-    assert retention.best_saved(tmp_path) == 1
+    assert history.best_saved(tmp_path) == 1
 
 
 def test_all_epochs_stay_without_a_limit(tmp_path):
@@ -74,7 +74,7 @@ def test_all_epochs_stay_without_a_limit(tmp_path):
         state.epoch = epoch
         (tmp_path / f"epoch_{epoch}").mkdir()
         save_checkpoint(state, tmp_path)
-    assert retention.epochs(tmp_path) == [1, 2, 3, 4] and len(checkpoints(tmp_path)) == retention.KEEP
+    assert history.saved_epochs(tmp_path) == [1, 2, 3, 4] and len(checkpoints(tmp_path)) == retention.KEEP
 
 
 @pytest.mark.parametrize("patience, words", [(1, "1 evaluation was"), (2, "2 evaluations were")])
@@ -118,7 +118,7 @@ def test_last_line_says_when_training_gained_nothing(tmp_path):
 def test_evaluated_epochs_are_saved(tmp_path):
     words = ["epochs=4", "save_every=9", "eval_every=2", "eval_episodes=1", "strict=false", f"out={tmp_path}/run"]
     train.main(parse([*SMALL, *words]))
-    assert retention.epochs(tmp_path / "run") == [2, 4]
+    assert history.saved_epochs(tmp_path / "run") == [2, 4]
 
 
 def test_resume_from_a_run_takes_its_best_epoch(tmp_path):

@@ -16,6 +16,7 @@ from models import load_model
 from models.config import stored_kind
 from models.export import save_model
 from models.quant import KINDS, QuantLinear, block_linears, dequantise_layers
+from models.refusal import Refusal
 
 UP = "model.layers.0.mlp.up_proj"
 STATE = f"{UP}.weight.quant_state.bitsandbytes__nf4"
@@ -26,7 +27,7 @@ def refused(folder, *words, quant="none"):
     with pytest.raises(ValueError) as caught:
         load_model(str(folder), quant=quant)
     message = str(caught.value)
-    assert type(caught.value) is ValueError and "\n" not in message and len(message) < 400, message
+    assert type(caught.value) is Refusal and "\n" not in message and len(message) < 400, message
     for word in words:
         assert word in message, message
 

@@ -183,11 +183,11 @@ def test_an_epoch_that_is_repeated_replaces_its_lines(tmp_path):
 
 def test_the_text_of_episodes_has_a_bound_and_spans_all_scores():
     own = [make_episode("word " * 50, score) for score in range(100)]
-    few = look.chosen(own, 20_000)
+    few = [own[place] for place in look.evenly_by_score(own, 20_000)]
     assert 5 < len(few) < 60 and {few[0].score, few[-1].score} == {0, 99}
     lines = look.epoch_lines(TOKENIZER, 1, own, {}, 20_000).splitlines()
     assert len(lines[1]) < 20_000 and sum(row[-1] >= 0 for row in json.loads(lines[0])["rows"]) == len(few)
-    assert look.chosen(own, 10**9) == own and len(look.chosen(own, 1)) == 1
+    assert look.evenly_by_score(own, 10**9) == [*range(len(own))] and len(look.evenly_by_score(own, 1)) == 1
 
 
 def test_the_interval_of_grouped_episodes_counts_tasks():

@@ -51,6 +51,13 @@ def imports(path: Path, anywhere: bool = True) -> set[str]:
     return found
 
 
+# The rooms of rl, from the lowest to the highest: each imports only those before it.
+ORDER = ("rl.config", "rl.ranks", "rl.run", "rl.remote", "rl.report", "rl.judge", "rl.merging", "rl.serve")
+# What any room may import, because these modules import nothing of a room but one another.
+GROUND = {"rl.ranks", "rl.config.arguments", "rl.config.refusals"}
+GROUND |= {f"rl.run.{name}" for name in ("early_interrupt", "files", "history", "memory_errors", "phases", "signals")}
+
+
 def test_rooms_import_only_the_rooms_they_may():
     found = {}
     for module, path in FILES.items():
@@ -65,6 +72,24 @@ def test_rooms_import_only_the_rooms_they_may():
         tops = {name.split(".")[0] for name in names} & (set(ROOMS) | PROGRAMS | {"tests", "benchmarks"})
         found[module] = tops - {room, *ROOMS.get(room, ROOMS)}
     assert not {module: wrong for module, wrong in found.items() if wrong}, "the import rule"
+
+
+def test_no_room_of_rl_imports_a_higher_one():
+    """Programs, which nobody imports, may use any room."""
+
+    def place(module: str) -> int:
+        return ORDER.index(".".join(module.split(".")[:2])) if module.startswith(ORDER) else -1
+
+    wrong = []
+    for module, path in FILES.items():
+        if place(module) < 0 or module.endswith("__main__") or module == "rl.ranks.join":
+            continue
+        for name in sorted(imports(path)):
+            higher = place(name) >= 0 if module in GROUND else place(name) > place(module)
+            if higher and name not in GROUND:
+                wrong.append(f"{module} imports {name}")
+    assert not wrong, "; ".join(wrong)
+    assert {module for module in FILES if place(module) >= 0} >= GROUND
 
 
 def test_files_import_only_runtime_packages():

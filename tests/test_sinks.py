@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT, run_program
 from test_report import HOSTILE, TOKENIZER, make_episode
 
+from rl.config import checks
 from rl.config.fields import Track
 from rl.report import trackers
 
@@ -137,7 +138,7 @@ def test_nothing_is_imported_unasked(tmp_path):
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard", "trackio"])
 def test_missing_package_is_refused_in_one_line(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda _: None)
     status, out, err = run_program("train.py", f"track={name}", f"out={tmp_path}/run")
     assert (status, out) == (2, "") and not (tmp_path / "run").exists()
     assert err == f"train.py: track={name}: the package is not installed; pip install {name}\n"

@@ -11,6 +11,7 @@ from models import load_model
 from models.config import parse_config, read_config
 from models.engine import Engine
 from models.export import save_model
+from models.refusal import Refusal
 from models.weights import resolve, split_revision
 
 RAW = {"model_type": "qwen2", **SMALL}
@@ -175,7 +176,7 @@ def test_name_is_split_into_hub_id_and_revision(tmp_path, monkeypatch):
     "revision", ["", " ", "-x", "../x", "a/../b", "a b", "/x", "x/", "x@y", "x\ny", "é", "a//b", "x."]
 )
 def test_impossible_revision_is_refused(cache, revision):
-    refused(ValueError, f"Some/model@{revision}", "is not the name of a branch, tag or commit")
+    refused(Refusal, f"Some/model@{revision}", "is not the name of a branch, tag or commit")
 
 
 def test_stories260k_greedy_output_matches_llama2_c():
@@ -247,13 +248,13 @@ def test_stories260k_greedy_output_matches_llama2_c():
 )
 def test_unsupported_config_is_refused(folder, fields, words):
     edit_config(folder, **fields)
-    refused(ValueError, folder, str(folder / "config.json"), *words)
+    refused(Refusal, folder, str(folder / "config.json"), *words)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "null", '"qwen2"', "\xff"])
 def test_config_that_is_no_json_object_is_refused(folder, text):
     (folder / "config.json").write_bytes(text.encode("latin1"))
-    refused(ValueError, folder, str(folder / "config.json"), "JSON")
+    refused(Refusal, folder, str(folder / "config.json"), "JSON")
 
 
 def test_incomplete_folder_is_refused(folder, tmp_path):
@@ -281,7 +282,7 @@ def test_hub_id_without_network_is_refused(cache):
 def test_truncated_file_is_refused(folder, keep):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    refused(ValueError, folder, str(path), "not a whole safetensors file")
+    refused(Refusal, folder, str(path), "not a whole safetensors file")
 
 
 @pytest.mark.parametrize(
@@ -298,12 +299,12 @@ def test_truncated_file_is_refused(folder, keep):
 )
 def test_tensors_that_do_not_fit_are_refused(folder, changes, words):
     edit_tensors(folder, **changes)
-    refused(ValueError, folder, str(folder), *words)
+    refused(Refusal, folder, str(folder), *words)
 
 
 def test_tied_head_that_differs_is_refused(folder):
     edit_config(folder, tie_word_embeddings=True)
-    refused(ValueError, folder, str(folder), "tie_word_embeddings", HEAD, EMBEDDING)
+    refused(Refusal, folder, str(folder), "tie_word_embeddings", HEAD, EMBEDDING)
 
 
 def test_missing_or_repeated_shard_is_refused(folder):
@@ -313,7 +314,7 @@ def test_missing_or_repeated_shard_is_refused(folder):
     (folder / second).unlink()
     refused(FileNotFoundError, folder, str(folder / second), "missing")
     (folder / second).write_bytes((folder / first).read_bytes())
-    refused(ValueError, folder, str(folder / second), "already in another shard")
+    refused(Refusal, folder, str(folder / second), "already in another shard")
     (folder / second).write_bytes(content)
     assert load_model(str(folder)).config == read_config(folder)
 
@@ -328,7 +329,7 @@ def test_index_that_points_outside_is_refused(folder, tmp_path_factory, escape):
     save_file({"model.norm.weight": torch.ones(48)}, folder.parent / "x.safetensors")
     name = escape.format(outside=outside)
     index.write_text(json.dumps({"weight_map": {**weight_map, "model.norm.weight": name}}))
-    refused(ValueError, folder, str(index), repr(name), "plain file name")
+    refused(Refusal, folder, str(index), repr(name), "plain file name")
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -338,7 +339,7 @@ def test_link_out_of_the_folder_is_refused(folder, tmp_path_factory, sharded, wh
     outside = tmp_path_factory.mktemp("outside") / where
     outside.mkdir(parents=True)
     path.symlink_to(path.rename(outside / path.name))
-    refused(ValueError, folder, str(path), "outside the folder")
+    refused(Refusal, folder, str(path), "outside the folder")
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -350,7 +351,7 @@ def test_link_to_another_repositorys_blobs_is_refused(folder, tmp_path_factory, 
     blob = path.resolve().rename(cache / "models--Other--model" / "blobs" / "x")
     path.unlink()
     path.symlink_to(blob)
-    refused(ValueError, path.parent, str(path), "outside the folder")
+    refused(Refusal, path.parent, str(path), "outside the folder")
 
 
 def test_link_within_the_folder_is_followed(folder):
@@ -365,11 +366,11 @@ def test_link_within_the_folder_is_followed(folder):
 def test_malformed_index_is_refused(folder, text):
     index, _ = shard(folder)
     index.write_bytes(text.encode("latin1"))
-    refused(ValueError, folder, str(index), "not a shard index")
+    refused(Refusal, folder, str(index), "not a shard index")
 
 
 @pytest.mark.parametrize("value", [1, None])
 def test_index_with_shards_that_are_no_names_is_refused(folder, value):
     index, _ = shard(folder)
     index.write_text(json.dumps({"weight_map": {HEAD: value}}))
-    refused(ValueError, folder, str(index), repr(value))
+    refused(Refusal, folder, str(index), repr(value))

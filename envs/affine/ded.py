@@ -45,6 +45,7 @@ from envs import common, prompt_file, rows
 from envs.affine import programs
 from envs.base import Environment, Step
 from envs.common import split_of
+from envs.refusal import Refusal
 from envs.simulators import sandbox
 
 FOOTER = """
@@ -161,7 +162,7 @@ def draw_cases(program: programs.Program, rng: Random, count: int) -> list[dict]
         cases = list(drawn.values())
         if len({str(case["output"]) for case in cases[1:]}) > 1:
             return cases
-    raise ValueError(f"no cases for the task {program.task!r}")
+    raise Refusal(f"no cases for the task {program.task!r}")
 
 
 def case_of(program: programs.Program, given) -> dict:

@@ -9,6 +9,7 @@ from random import Random
 
 from envs import base, common, rows
 from envs.affine.templates import TEMPLATES, Program, Template
+from envs.refusal import Refusal
 from envs.simulators import sandbox
 
 LEVELS = ("1", "2", "3")
@@ -25,7 +26,7 @@ def check_config(config, task_of_row: Callable[[dict], str], *needed: str) -> No
     for name in ("seconds", "cpu_seconds"):
         common.check_count(name, seconds := getattr(config, name))
         if seconds > MOST_SECONDS:
-            raise ValueError(f"{name} must be at most {MOST_SECONDS}, not {seconds}")
+            raise Refusal(f"{name} must be at most {MOST_SECONDS}, not {seconds}")
     common.check_prompt(config.prompt, *needed)
     sandbox.start(config.sandbox)
     if config.data:
@@ -45,7 +46,7 @@ def draw(rng: Random, difficulty: str, split: str, functions: bool) -> Iterator[
     level = int(rng.choice(difficulty.split(",")))
     for _ in range(TRIES):
         yield rng.choice(templates(level, functions)).draw(rng)
-    raise ValueError(f"no task of level {level} is in split {split}")
+    raise Refusal(f"no task of level {level} is in split {split}")
 
 
 def execute(source: str, stdin: str, limits: sandbox.Limits, mode: str) -> sandbox.Run:

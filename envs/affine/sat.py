@@ -40,6 +40,7 @@ from random import Random
 from envs import common, prompt_file
 from envs.base import Environment, Step
 from envs.common import split_of
+from envs.refusal import Refusal
 
 LEVELS = {  # difficulty -> n, k, ratio
     "1": ("3", "2", "1.7"),
@@ -74,9 +75,9 @@ class Config:
         for level in self.difficulty.split(","):
             n, k, ratio = self.sizes(level)
             if k[1] > n[0]:
-                raise ValueError(f"k must be at most n: level {level} has k up to {k[1]} and n from {n[0]}")
+                raise Refusal(f"k must be at most n: level {level} has k up to {k[1]} and n from {n[0]}")
             if int(ratio[0] * n[0]) < 1:
-                raise ValueError(f"ratio must give a clause at least: {ratio[0]:g} times n={n[0]} gives none")
+                raise Refusal(f"ratio must give a clause at least: {ratio[0]:g} times n={n[0]} gives none")
         common.check_prompt(self.prompt, "formula")
 
     def sizes(self, level: str) -> list[tuple]:
@@ -108,7 +109,7 @@ class Env(Environment):
             if split_of(canonical(clauses)) == split:
                 break
         else:
-            raise ValueError(f"no formula of n={n}, k={k}, ratio={ratio:g} is in split {split}: there are too few")
+            raise Refusal(f"no formula of n={n}, k={k}, ratio={ratio:g} is in split {split}: there are too few")
         self.task_id, self.secret, self.clauses = task_id, secret, clauses
         self.running = True
         if self.config.prompt == "short":
@@ -172,5 +173,5 @@ def _range(name: str, text: str) -> tuple:
         bounds = 0, 0
     if not 0 < bounds[0] <= bounds[1] < 1000:
         what = "number above 0 and below 1000" if number is float else "whole number from 1 to 999"
-        raise ValueError(f"{name} must be a {what}, or a range such as 3-5, not {text!r}")
+        raise Refusal(f"{name} must be a {what}, or a range such as 3-5, not {text!r}")
     return bounds

@@ -75,6 +75,7 @@ from envs.alfworld.expert import next_action, turns_needed
 from envs.alfworld.house import House, listed
 from envs.alfworld.rooms import LEVELS, TEMPLATES, TOOLS, Goal, Room, canonical, draw, kind_of, order
 from envs.base import Environment, Step
+from envs.refusal import Refusal
 
 INSTRUCTIONS = """\
 You are in a room of a house and have a task to do there. First you are told what stands around you, your task, and \
@@ -114,7 +115,7 @@ class Config:
     def __post_init__(self):
         common.check_options(self, LEVELS)
         if self.dialect not in DIALECTS:
-            raise ValueError(f"dialect must be '0.4' or '0.3', not {self.dialect!r}")
+            raise Refusal(f"dialect must be '0.4' or '0.3', not {self.dialect!r}")
 
 
 class Env(Environment):

@@ -93,6 +93,7 @@ from envs.babyai.missions import Game
 from envs.babyai.text import look
 from envs.base import Environment, Step
 from envs.common import split_of
+from envs.refusal import Refusal
 
 DIFFICULTY = {
     "1": (3, 4),  # go to the only object of one room
@@ -145,7 +146,7 @@ class Config:
                 plain = {known.lower(): known for known in LEVELS}
                 close = get_close_matches(name.lower(), plain, n=1)
                 wrong = f"{name or self.level!r}" + (f"; did you mean {plain[close[0]]!r}?" if close else "")
-                raise ValueError(f"level must be a comma list of numbers 1 to 40 or of names, not {wrong}")
+                raise Refusal(f"level must be a comma list of numbers 1 to 40 or of names, not {wrong}")
 
     def draw_level(self, rng: Random) -> str:
         """Draw the name of a level."""
@@ -204,7 +205,7 @@ class Env(Environment):
             task = canonical(game)
             if split_of(task) == split and solvable(game, self.config.max_turns):
                 return game, task
-        raise ValueError(f"no task of level {self.level} can be done in max_turns={self.config.max_turns}")
+        raise Refusal(f"no task of level {self.level} can be done in max_turns={self.config.max_turns}")
 
     def _read(self, reply: str) -> str | None:
         """Return the action in a reply; None if the reply has several."""

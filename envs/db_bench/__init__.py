@@ -60,6 +60,7 @@ from envs import common
 from envs.base import Step
 from envs.db_bench.tasks import LEVELS, SKILLS, Task, draw, literal, read_in_order, read_tasks
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
+from envs.refusal import Refusal
 from envs.simulators.mysql import Database, MySQLError, digest
 
 INSTRUCTIONS = """\
@@ -102,15 +103,15 @@ class Config:
         for skill in filter(None, self.skill.split(",")):
             if skill not in SKILLS and not self.data:
                 close = get_close_matches(skill, SKILLS, n=1, cutoff=0)
-                raise ValueError(
+                raise Refusal(
                     f"skill must be a comma list of the 22 skills, not {skill!r}; the nearest is {close[0]!r}"
                 )
         if self.skill and not any(self.skill.split(",")):
-            raise ValueError(f"skill must be a comma list of skills, or empty for all, not {self.skill!r}")
+            raise Refusal(f"skill must be a comma list of skills, or empty for all, not {self.skill!r}")
         check_splits(self)
         if self.splits == "own":
             if self.skill or self.single_skill:
-                raise ValueError(
+                raise Refusal(
                     "splits=own plays every task of data, whatever its skills: leave skill= and single_skill= out"
                 )
             for path in files_of(self.data).values():
@@ -151,7 +152,7 @@ class Env(OwnSplits):
         try:
             self.database.load(task.table, task.columns, task.rows)
         except sqlite3.Error as error:
-            raise ValueError(f"data: the table {task.table[:60]!r} cannot be made: {error}") from None
+            raise Refusal(f"data: the table {task.table[:60]!r} cannot be made: {error}") from None
         self.turns, self.found, self.tried = 0, False, False
         self.running = True
 
@@ -204,7 +205,7 @@ class Env(OwnSplits):
             )
         there = [skill for skill in self.tasks[split] if skill in skills or not skills]
         if not there:
-            raise ValueError(
+            raise Refusal(
                 f"data: {self.config.data!r} has no task of {self.config.skill or 'any skill'} in split {split}"
             )
         return rng.choice(self.tasks[split][rng.choice(there)])

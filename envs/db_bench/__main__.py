@@ -15,6 +15,7 @@ from random import Random
 from envs.common import SPLITS, level_list
 from envs.db_bench.tasks import LEVELS, SKILLS, draw, entry_of, read_entries, read_tasks
 from envs.http.exchange import plain
+from envs.refusal import Refusal
 from envs.simulators.mysql import Database
 from rl.config import program
 from rl.config.arguments import NotNegative, Positive
@@ -34,7 +35,7 @@ class Keys:
         self.difficulty = level_list(self.difficulty, LEVELS)
         out = Path(self.out)
         if self.out and (out.is_dir() or not out.parent.is_dir()):
-            raise ValueError(f"out must be a file in an existing folder, not {self.out!r}")
+            raise Refusal(f"out must be a file in an existing folder, not {self.out!r}")
         if self.data:
             read_tasks(self.data, single_skill=True)  # raises ValueError for an entry that is not a task
 

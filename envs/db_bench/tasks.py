@@ -11,6 +11,7 @@ from random import Random
 from envs.common import SPLITS, check_file, split_of
 from envs.data_files import plain_entry, read_json
 from envs.db_bench.templates import POOLS, TABLES, TEMPLATES
+from envs.refusal import Refusal
 from envs.simulators.mysql import Database, digest
 
 LEVELS = {
@@ -89,7 +90,7 @@ def draw(rng: Random, skill: str, level: str, split: str, database: Database) ->
             if truth:
                 said = rng.choice(ways_at(level, levels, ways)).format(**values)
                 return replace(task, instruction=said if level == "1" else f"{said}\n{header(table, columns)}", **truth)
-    raise ValueError(f"no task of skill {skill} at level {level} is in split {split}")
+    raise Refusal(f"no task of skill {skill} at level {level} is in split {split}")
 
 
 def ways_at(level: str, levels: str, ways: list[str]) -> list[str]:
@@ -208,7 +209,7 @@ def task_of(entry: dict, skill: str) -> Task:
     info, answer = entry["table_info"], entry["answer_info"]
     columns = [(column["name"], column["type"].upper()) for column in info["column_info_list"]]
     if not {kind for _, kind in columns} <= {"INT", "TEXT"}:
-        raise ValueError("columns must be INT or TEXT")
+        raise Refusal("columns must be INT or TEXT")
     said = entry["instruction"]
     texts = [said, info["name"], answer["sql"], answer.get("md5") or "", skill, *(name for name, _ in columns)]
     if wrong := [text for text in texts if not isinstance(text, str)]:
@@ -216,10 +217,10 @@ def task_of(entry: dict, skill: str) -> Task:
     said = said if "The name of this table is" in said else f"{said}\n{header(info['name'], columns)}"
     rows = rows_of(info["row_list"])
     if not columns or any(len(row) != len(columns) for row in rows):
-        raise ValueError("each row must have a value for each column")
+        raise Refusal("each row must have a value for each column")
     direct = answer.get("direct")
     if (direct is None) == (answer.get("md5") is None):
-        raise ValueError("answer_info must have one of direct and md5")
+        raise Refusal("answer_info must have one of direct and md5")
     direct = None if direct is None else rows_of(direct)
     return Task(skill, said, info["name"], columns, rows, answer["sql"], direct, answer.get("md5") or "")
 
@@ -227,11 +228,11 @@ def task_of(entry: dict, skill: str) -> Task:
 def rows_of(rows: list) -> list[tuple]:
     """Return a file's rows as tuples. Raise ValueError for what is no row of a table."""
     if not all(isinstance(row, list | tuple) for row in rows):
-        raise ValueError("a row must be a list of values")
+        raise Refusal("a row must be a list of values")
     for value in (value for row in rows for value in row):
         number = isinstance(value, int | float) and abs(value) < 2**63
         if not (number or value is None or isinstance(value, str)):
-            raise ValueError(f"{str(value)[:40]!r} is no value of a table")
+            raise Refusal(f"{str(value)[:40]!r} is no value of a table")
     return [tuple(row) for row in rows]
 
 
@@ -253,7 +254,7 @@ def read_data(path: str) -> dict[str, list[dict]] | dict[str, dict]:
     if isinstance(data, list):
         data = {str(number): entry for number, entry in enumerate(data)}
     if not isinstance(data, dict) or not data:
-        raise ValueError(f"data: {path!r} must hold {{number: entry}} or {{skill: [entry, ...]}}")
+        raise Refusal(f"data: {path!r} must hold {{number: entry}} or {{skill: [entry, ...]}}")
     return data
 
 
@@ -268,11 +269,11 @@ def read_entries(path: str, single_skill: bool = False) -> dict[str, list[dict]]
                 skills = [name] if isinstance(value, list) else skills_of(entry)
             except (TypeError, ValueError, AttributeError) as error:
                 where = f"{number} of {name}" if isinstance(value, list) else name
-                raise ValueError(f"data: entry {where} in {path!r} is no task: {error!r}") from None
+                raise Refusal(f"data: entry {where} in {path!r} is no task: {error!r}") from None
             for skill in skills if len(skills) == 1 or not single_skill else []:
                 found.setdefault(skill, []).append(entry)
     if not found:
-        raise ValueError(f"data: {path!r} has no task{' of a single skill' * single_skill}")
+        raise Refusal(f"data: {path!r} has no task{' of a single skill' * single_skill}")
     return found
 
 
@@ -287,9 +288,9 @@ def read_in_order(path: str) -> list[Task]:
             entry = plain_entry(entry, NESTED)
             found.append(task_of(entry, ",".join(skills_of(entry))))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"data: entry {number} of {path!r} is no task: {error!r}") from None
+            raise Refusal(f"data: entry {number} of {path!r} is no task: {error!r}") from None
     if not found:
-        raise ValueError(f"data: {path!r} has no task")
+        raise Refusal(f"data: {path!r} has no task")
     return found
 
 
@@ -302,6 +303,6 @@ def read_tasks(path: str, single_skill: bool = False) -> dict[str, dict[str, lis
             try:
                 task = task_of(entry, ",".join(skills_of(entry)) or skill)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise ValueError(f"data: entry {number} of {skill} in {path!r} is no task: {error!r}") from None
+                raise Refusal(f"data: entry {number} of {skill} in {path!r} is no task: {error!r}") from None
             found[split_of(task.canonical)].setdefault(skill, []).append(task)
     return found

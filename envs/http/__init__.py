@@ -50,6 +50,7 @@ from envs.base import Environment, Step
 from envs.http import agentgym, lab
 from envs.http.exchange import Lost, is_address
 from envs.http.wire import BLOCK, ServerFailed, number_of, seeds_of
+from envs.refusal import Refusal
 
 KINDS = (*agentgym.KINDS, *lab.KINDS)
 MAX_RETRIES = 10_000
@@ -68,21 +69,21 @@ class Config:
 
     def __post_init__(self):
         if self.kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+            raise Refusal(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
         common.check_prompt(self.prompt)
         for name in ("tasks", "max_turns", "retries"):
             common.check_count(name, getattr(self, name), 0)
         if self.retries > MAX_RETRIES:
-            raise ValueError(f"retries must be at most {MAX_RETRIES}, not {self.retries}")
+            raise Refusal(f"retries must be at most {MAX_RETRIES}, not {self.retries}")
         for name in ("timeout", "wait"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise ValueError(f"{name} must be a positive number of seconds, not {value!r}")
+                raise Refusal(f"{name} must be a positive number of seconds, not {value!r}")
         least = 10 * BLOCK.get(self.kind, 1)
         if 0 < self.tasks < least:
-            raise ValueError(f"tasks must be at least {least}, for a train, a val and a test split, not {self.tasks}")
+            raise Refusal(f"tasks must be at least {least}, for a train, a val and a test split, not {self.tasks}")
         if not is_address(self.address):
-            raise ValueError(f"url must be http://host:port, not {self.url!r}")
+            raise Refusal(f"url must be http://host:port, not {self.url!r}")
 
     @property
     def address(self) -> str:

@@ -22,6 +22,7 @@ from envs import common
 from envs.base import Step
 from envs.http.exchange import Lost, plain, short
 from envs.http.wire import BLOCK, NEVER, NoJSON, Refused, ServerFailed, is_number, request
+from envs.refusal import Refusal
 
 # number of tasks of AgentGym's servers, 0 for no end; babyai's has no end either
 TASKS = {"webshop": 6910, "alfworld": 2620, "babyai": 40_000, "sciworld": 4639, "textcraft": 544}
@@ -170,12 +171,12 @@ class Client:
             return
         for kind, greeting in GREETING.items():
             if said in (greeting, greeting + SHORT) and kind != self.kind:
-                raise ValueError(f"{self.config.address} serves {kind}, but http.kind={self.kind}")
+                raise Refusal(f"{self.config.address} serves {kind}, but http.kind={self.kind}")
         served = "short" if said == GREETING[self.kind] + SHORT else "native"
         wanted = "short" if self.config.prompt == "short" else "native"
         if served != wanted and (served == "short" or self.kind in OURS):  # else perhaps AgentGym's
             asked = f"http.prompt={self.config.prompt}"
-            raise ValueError(f"{self.config.address} serves {self.kind}.prompt={served}, but {asked}")
+            raise Refusal(f"{self.config.address} serves {self.kind}.prompt={served}, but {asked}")
 
     def _create(self) -> int:
         """Return a new session."""

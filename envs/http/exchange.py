@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from urllib.parse import urlsplit
 
+from envs.refusal import Refusal
+
 MAX_HEAD = 65_536  # most bytes of a reply's status line and headers
 MAX_BODY = 8 << 20  # most bytes of a reply's body
 MAX_CHUNKS = 20_000  # most chunks of a chunked body
@@ -79,7 +81,7 @@ def bearer(variable: str) -> dict[str, str]:
     """
     token = os.environ.get(variable, "").strip()
     if not re.fullmatch(r"[!-~]*", token):
-        raise ValueError(f"{variable} must consist of ASCII letters, digits and punctuation")
+        raise Refusal(f"{variable} must consist of ASCII letters, digits and punctuation")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
@@ -281,15 +283,15 @@ def parse_json(data: bytes):
     """Return the value of JSON in UTF-8. Raise ValueError if it is something else, or nested too deep or too large."""
     text = data.decode("utf-8-sig")
     if data.count(b'"') > MAX_QUOTES:
-        raise ValueError(f"more than {MAX_QUOTES // 2} strings")
+        raise Refusal(f"more than {MAX_QUOTES // 2} strings")
     brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
     if brackets.count(b"[") + brackets.count(b"{") > MAX_LISTS:
-        raise ValueError(f"more than {MAX_LISTS} arrays and objects")
+        raise Refusal(f"more than {MAX_LISTS} arrays and objects")
     depth = 0
     for bracket in brackets:
         depth += 1 if bracket in b"[{" else -1
         if depth > MAX_DEPTH:
-            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+            raise Refusal(f"nested more than {MAX_DEPTH} levels deep")
     return json.loads(text)
 
 

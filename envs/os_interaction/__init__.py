@@ -81,6 +81,7 @@ from envs.os_interaction.judge import (
 )
 from envs.os_interaction.tasks import LEVELS, Task
 from envs.own_splits import OwnSplits, check_splits, file_of
+from envs.refusal import Refusal
 from envs.simulators import sandbox
 from envs.simulators.shell.files import Frozen
 
@@ -136,14 +137,14 @@ class Config:
         common.check_options(self, LEVELS)
         common.check_count("max_output", self.max_output, 0)
         if 0 < self.max_output <= 20:
-            raise ValueError(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")
+            raise Refusal(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")
         if self.scripts and not self.data:
-            raise ValueError("scripts needs data=problems.json, and data is empty")
+            raise Refusal("scripts needs data=problems.json, and data is empty")
         check_splits(self)
         if self.machine not in MACHINES:
             from envs.problems import nearest
 
-            raise ValueError(f"unknown machine {self.machine!r}; {nearest(self.machine, MACHINES)}")
+            raise Refusal(f"unknown machine {self.machine!r}; {nearest(self.machine, MACHINES)}")
         if self.machine == "bash":
             try_real_machine()
         if self.data:

@@ -19,6 +19,7 @@ from envs.data_files import plain_entry, read_json, read_text
 from envs.http.exchange import plain
 from envs.os_interaction.tasks import Python, Task
 from envs.own_splits import files_of
+from envs.refusal import Refusal
 
 NESTED = ("initialization_command_item", "evaluation_info", "skill_list")  # fields that hold lists or objects
 MOST_PATTERN = 1000  # characters of an answer's pattern
@@ -50,11 +51,11 @@ def _read(path: str, scripts: str) -> list[Task]:
                 _check(task)
                 found.append(task)
         except KeyError as error:
-            raise ValueError(f"data: entry {name} of {path} lacks {error}") from None
+            raise Refusal(f"data: entry {name} of {path} lacks {error}") from None
         except (TypeError, AttributeError, IndexError) as error:
-            raise ValueError(f"data: entry {name} of {path} has a field of the wrong kind: {error}") from None
+            raise Refusal(f"data: entry {name} of {path} has a field of the wrong kind: {error}") from None
     if not found:
-        raise ValueError(f"data: no entry of {path} can be used")
+        raise Refusal(f"data: no entry of {path} can be used")
     return found
 
 
@@ -66,7 +67,7 @@ def _check(task: Task) -> None:
     if task.match and task.match[0] == "regex":
         try:
             if len(task.match[1]) > MOST_PATTERN:
-                raise ValueError(f"more than {MOST_PATTERN:,} characters")
+                raise Refusal(f"more than {MOST_PATTERN:,} characters")
             re.compile(task.match[1])
         except (ValueError, re.error, OverflowError, RecursionError) as error:
             raise TypeError(f"the pattern {task.match[1][:60]!r}: {error}") from None
@@ -80,10 +81,10 @@ def _entries(path: str) -> dict[str, dict]:
     if isinstance(data, list):
         data = {str(number): entry for number, entry in enumerate(data)}
     if not isinstance(data, dict):
-        raise ValueError(f"data: {path} must be a list or an object of tasks, not {plain(str(data), 40)}")
+        raise Refusal(f"data: {path} must be a list or an object of tasks, not {plain(str(data), 40)}")
     for name, entry in data.items():
         if not isinstance(entry, dict):
-            raise ValueError(f"data: entry {name} of {path} must be an object, not {str(entry)[:40]!r}")
+            raise Refusal(f"data: entry {name} of {path} must be an object, not {str(entry)[:40]!r}")
     return data
 
 
@@ -130,7 +131,7 @@ def _script(item, folder: str) -> str | None:
     else:
         path = Path(folder, item["file"])
         if not path.is_file() or not path.resolve().is_relative_to(Path(folder).resolve()):
-            raise ValueError(f"scripts must be the folder of AgentBench's scripts: no file {path} in it")
+            raise Refusal(f"scripts must be the folder of AgentBench's scripts: no file {path} in it")
         text = read_text(path)
     language = item.get("language", "bash")
     return text if language == "bash" else Python(text) if language == "python" else None

@@ -13,6 +13,7 @@ from envs import base
 from envs.http.exchange import plain
 from envs.os_interaction import data as os_data
 from envs.os_interaction.tasks import Python, Task
+from envs.refusal import Refusal
 from envs.simulators import sandbox
 from envs.simulators.sandbox.machine import RealMachine, Refused
 from envs.simulators.shell import MAX_STEPS, Machine, Result, Shell, base_machine
@@ -59,7 +60,7 @@ def try_real_machine() -> None:
         RealMachine().close()
     except (Refused, OSError) as error:
         hint = "it needs root on Linux; machine=simulated runs anywhere"
-        raise ValueError(f"machine=bash cannot run here ({error}): {hint}") from None
+        raise Refusal(f"machine=bash cannot run here ({error}): {hint}") from None
 
 
 def twin(machine: Machine) -> Machine:
@@ -231,7 +232,7 @@ def skipped(
             endless += why.endswith("does not end")
             if endless >= max(ENDLESS, SHARE * number):
                 many = f"{endless} of the first {number} tasks of split {split} do not end"
-                raise ValueError(f"data: {path}: {many}; the last, {plain(task.instruction, 60)!r}: {why}")
+                raise Refusal(f"data: {path}: {many}; the last, {plain(task.instruction, 60)!r}: {why}")
     if not bad:
         return ""
     task, why = bad[0]

@@ -10,6 +10,7 @@ from shlex import shlex
 from envs.common import split_of
 from envs.os_interaction.templates import TEMPLATES
 from envs.os_interaction.wordings import wordings
+from envs.refusal import Refusal
 
 LEVELS = {
     "1": range(1, 2),
@@ -123,7 +124,7 @@ def draw(rng: Random, level: str, split: str) -> Task:
         task = template.draw(rng)
         if split_of(task.key) == split:
             return task
-    raise ValueError(f"no task of level {level} is in split {split}: {template.instruction}")
+    raise Refusal(f"no task of level {level} is in split {split}: {template.instruction}")
 
 
 def commands(line: str) -> list[str]:

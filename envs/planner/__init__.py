@@ -60,6 +60,7 @@ from envs.common import split_of
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
 from envs.planner.arithmetic import ATOM, LETTERS, arithmetic_in, in_words, work_out
 from envs.planner.word_problems import LEVELS, of_row
+from envs.refusal import Refusal
 from envs.requests import Request, Result
 
 WORKERS = ("model", "rules")
@@ -131,13 +132,13 @@ class Config:
     def __post_init__(self):
         common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
         if self.worker not in WORKERS:
-            raise ValueError(f"worker must be 'model' or 'rules', not {self.worker!r}")
+            raise Refusal(f"worker must be 'model' or 'rules', not {self.worker!r}")
         common.check_count("worker_tokens", self.worker_tokens)
         common.check_count("max_tokens", self.max_tokens)
         for name in ("worker_temperature", "correctness_weight", "token_weight", "independence_weight"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 <= value < float("inf"):
-                raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
+                raise Refusal(f"{name} must be a number of at least 0, not {value!r}")
         common.check_prompt(self.prompt, "question")
         check_splits(self)
         for path in set(files_of(self.data).values()) if self.splits == "own" else [self.data] if self.data else []:

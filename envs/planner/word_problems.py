@@ -15,6 +15,7 @@ from random import Random
 from envs.answers import number_of
 from envs.planner.arithmetic import LETTERS, plain, with_results, work_out
 from envs.planner.templates import FIVE_OR_SIX, THREE_OR_FOUR, TWO_STEPS
+from envs.refusal import Refusal
 
 TRIES = 100_000  # draws of numbers before a template counts as impossible
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivan", "June", "Kai", "Lena", "Milo", "Pia")
@@ -52,7 +53,7 @@ class Template:
             if all(result is not None and result > 0 and result % 1 == 0 for result in results):
                 break
         else:
-            raise ValueError(f"template {self.name}: no numbers give whole, positive results")
+            raise Refusal(f"template {self.name}: no numbers give whole, positive results")
         lines = []
         for (what, arithmetic), result in zip(steps, results, strict=True):
             shown = with_results(arithmetic, results)

@@ -85,6 +85,7 @@ from random import Random
 from envs import common
 from envs.base import Environment, Step
 from envs.common import split_of
+from envs.refusal import Refusal
 from envs.sciworld.actions import Refused
 from envs.sciworld.goals import Progress, Task, expert, phrase
 from envs.sciworld.house import EASY, SIMPLIFICATIONS, House
@@ -153,10 +154,10 @@ class Config:
         for name, known in (("tasks", FAMILIES), ("simplifications", (*SIMPLIFICATIONS, "easy"))):
             for word in filter(None, getattr(self, name).split(",")):
                 if word not in known:
-                    raise ValueError(f"{name} must be from {', '.join(known)}; there is no {word!r}")
+                    raise Refusal(f"{name} must be from {', '.join(known)}; there is no {word!r}")
         for level in self.difficulty.split(","):
             if not self.families(level):
-                raise ValueError(f"tasks must have a family of level {level}: {', '.join(LEVELS[level][0])}")
+                raise Refusal(f"tasks must have a family of level {level}: {', '.join(LEVELS[level][0])}")
 
     def families(self, level: str) -> list[str]:
         """Return the families to draw from at a level."""
@@ -192,7 +193,7 @@ class Env(Environment):
             if split_of(self.key) == split:
                 break
         else:
-            raise ValueError(f"no task of level {level} is in split {split}: there are too few")
+            raise Refusal(f"no task of level {level} is in split {split}: there are too few")
         self._start(rng, task, family, level)
         self.turns, self.paid = 0, 0
         self.running = True

@@ -25,6 +25,7 @@ from envs.http import KINDS
 from envs.http.agentgym import USUAL
 from envs.http.lab import KINDS as LAB
 from envs.http.wire import TOKEN
+from envs.refusal import Refusal
 from envs.requests import check_no_model
 from envs.serve import Server, agentgym, lab
 from envs.serve.access import Access, is_local, own_names
@@ -52,15 +53,15 @@ class Keys:
 
     def __post_init__(self):
         if self.env not in KINDS:
-            raise ValueError(f"env={self.env} is not one of {', '.join(KINDS)}{hint(self.env, KINDS)}")
+            raise Refusal(f"env={self.env} is not one of {', '.join(KINDS)}{hint(self.env, KINDS)}")
         if self.port is None:
             self.port = 8000 if self.env in LAB else 36001
         for name, (low, high) in RANGES.items():
             if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name} must be a whole number from {low} to {high}, not {getattr(self, name)}")
+                raise Refusal(f"{name} must be a whole number from {low} to {high}, not {getattr(self, name)}")
         self.token = self.token or os.environ.get(TOKEN, "").strip()
         if self.token and not re.fullmatch(r"[!-~]{8,}", self.token):
-            raise ValueError("token must have at least 8 characters, ASCII letters, digits or punctuation")
+            raise Refusal("token must have at least 8 characters, ASCII letters, digits or punctuation")
 
 
 def parse(words: list[str]) -> tuple[Keys, dict]:

@@ -30,6 +30,7 @@ import envs
 from envs.http.agentgym import ACTIONS, GREETING, ID, NUMBER, ONE_TURN, OURS, SHORT
 from envs.http.exchange import plain
 from envs.http.wire import seed_of
+from envs.refusal import Refusal
 from envs.serve import described, report
 from envs.serve.access import BadRequest
 
@@ -104,9 +105,9 @@ class Sessions:
         with self.lock:
             self._expire()
             if len(self.open) >= self.limit:
-                raise ValueError(f"all {self.limit} sessions are open: close one")
+                raise Refusal(f"all {self.limit} sessions are open: close one")
             if sum(session.client == client for session in self.open.values()) >= self.share:
-                raise ValueError(f"{self.share} sessions are open, the most of one client: close one")
+                raise Refusal(f"{self.share} sessions are open, the most of one client: close one")
             session = Session(self.next, self.kind, self.options, client)
             self.open[self.next] = session
             self.next += 1
@@ -116,7 +117,7 @@ class Sessions:
         with self.lock:
             self._expire()
             if name not in self.open:
-                raise ValueError(f"The id {name} is not valid.")
+                raise Refusal(f"The id {name} is not valid.")
             self.open.move_to_end(name)
             self.open[name].used = time.monotonic()
             return self.open[name]
@@ -153,7 +154,7 @@ def reply(sessions: Sessions, method: str, path: str, body: dict, client: str):
     if (method, path, kind) == ("GET", "/list_envs", "webshop"):
         return list(sessions.open)
     if (method, path, kind) == ("POST", "/render", "babyai"):
-        raise ValueError("this server renders no images")
+        raise Refusal("this server renders no images")
     if (method, path) == ("POST", "/create"):
         return create(sessions, client)
     if method == "POST" and path in POSTS:
@@ -162,7 +163,7 @@ def reply(sessions: Sessions, method: str, path: str, body: dict, client: str):
         session = sessions.get(_field(body, ID.get(kind, "id"), int))
         with session.lock:
             if session.done and kind not in BEGUN:
-                raise ValueError(f"The task with environment {session.name} has finished.")
+                raise Refusal(f"The task with environment {session.name} has finished.")
             return VIEWS[kind][path](session)
     if path in ("/", "/tasks", "/create", *POSTS, *VIEWS[kind]):
         raise BadRequest(405, "Method Not Allowed")
@@ -183,7 +184,7 @@ def reset(sessions: Sessions, body: dict):
     kind = sessions.kind
     name, number = _field(body, ID.get(kind, "id"), int), _field(body, NUMBER.get(kind, "data_idx"), int)
     if kind == "alfworld" and _field(body, "world_type", str) not in ("Text", "Embody", "Hybrid"):
-        raise ValueError('world_type must be one of "Text", "Embody" and "Hybrid"')
+        raise Refusal('world_type must be one of "Text", "Embody" and "Hybrid"')
     session = sessions.get(name)
     with session.lock:
         session.reset(number)
@@ -203,7 +204,7 @@ def step(sessions: Sessions, body: dict):
     session = sessions.get(name)
     with session.lock:
         if session.done:
-            raise ValueError(f"The task with environment {name} has finished.")
+            raise Refusal(f"The task with environment {name} has finished.")
         session.step(action)
         if kind == "webshop":
             return {"state": session.observation} | session.said("reward", "done") | {"info": None}

@@ -76,6 +76,7 @@ from random import Random
 from envs import common, prompt_file
 from envs.base import Step
 from envs.own_splits import OwnSplits, check_splits
+from envs.refusal import Refusal
 from envs.requests import Request, Result
 from envs.tau_retail.customer import HEARD, STOP, Customer, model_chat, says
 from envs.tau_retail.database import Database
@@ -104,7 +105,7 @@ class Config:
     def __post_init__(self):
         common.check_options(self, "123")
         if self.user not in ("rules", "model"):
-            raise ValueError(f"user must be 'rules' or 'model', not {self.user!r}")
+            raise Refusal(f"user must be 'rules' or 'model', not {self.user!r}")
         check_splits(self, "tasks_{}")
         if self.data:
             load_tasks(self.data, self.splits)
@@ -152,7 +153,7 @@ class Env(OwnSplits):
     def own_tasks(self, split: str) -> list[Task]:
         """Return the folder's tasks of a split. Raise ValueError if there are none."""
         if not (tasks := load_tasks(self.config.data, self.config.splits)[split]):
-            raise ValueError(f"data: {self.config.data} has no task in split {split}")
+            raise Refusal(f"data: {self.config.data} has no task in split {split}")
         return tasks
 
     def step(self, action_text: str) -> Step:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from envs.common import SPLITS, split_of
 from envs.own_splits import files_of
+from envs.refusal import Refusal
 from envs.tau_retail.database import Database
 from envs.tau_retail.expert import HUMAN
 from envs.tau_retail.shop import Shop, load_shop, read_json
@@ -60,7 +61,7 @@ def _read(folder: str, name: str) -> list[Task]:
         try:
             tasks.append(_from_row(row, shop))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"data: task {number} of {folder}/{name} cannot be played: {error!r}") from None
+            raise Refusal(f"data: task {number} of {folder}/{name} cannot be played: {error!r}") from None
     return tasks
 
 
@@ -93,9 +94,9 @@ def _calls(row: dict) -> list[Call]:
     calls = [each for each in calls if each[0] != "respond"]
     for name, arguments in calls:
         if name not in TOOLS:
-            raise ValueError(f"unknown tool {name}")
+            raise Refusal(f"unknown tool {name}")
         if wrong := misfit(name, arguments):
-            raise ValueError(wrong)
+            raise Refusal(wrong)
     return calls
 
 

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from envs import data_files
+from envs.refusal import Refusal
 from envs.tau_retail.goods import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, STREETS
 
 SIZE = (500, 1000)  # customers, orders
@@ -80,9 +81,9 @@ def load_shop(folder: str) -> Shop:
     for name, table in tables.items():
         for key, record in table.items():
             if not isinstance(record, dict) or not record.keys() >= set(RECORDS[name]):
-                raise ValueError(f"data: {key!r} of {folder}/{name}.json must have {', '.join(RECORDS[name])}")
+                raise Refusal(f"data: {key!r} of {folder}/{name}.json must have {', '.join(RECORDS[name])}")
             if place := misfit(record, RECORDS[name]):
-                raise ValueError(f"data: {key!r} of {folder}/{name}.json has no such {place} as the original's")
+                raise Refusal(f"data: {key!r} of {folder}/{name}.json has no such {place} as the original's")
     return Shop(**tables)
 
 
@@ -99,10 +100,10 @@ def read_json(folder: str, name: str, kind: type):
     """Return the dict or list in a file of the folder. Raise ValueError if it has none."""
     path = Path(folder, name)
     if not path.is_file():
-        raise ValueError(f"data must be a folder with users, products, orders and tasks.json: there is no {path}")
+        raise Refusal(f"data must be a folder with users, products, orders and tasks.json: there is no {path}")
     found = data_files.read_json(path)
     if not isinstance(found, kind) or not found:
-        raise ValueError(f"data: {path} must be a {'list' if kind is list else 'table'} that is not empty")
+        raise Refusal(f"data: {path} must be a {'list' if kind is list else 'table'} that is not empty")
     return found
 
 

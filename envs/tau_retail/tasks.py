@@ -5,6 +5,7 @@ from functools import lru_cache
 from random import Random
 
 from envs.common import SPLITS, split_of
+from envs.refusal import Refusal
 from envs.tau_retail.database import Database
 from envs.tau_retail.shop import REASONS, Shop, make_shop
 from envs.tau_retail.tools import call, failed
@@ -43,7 +44,7 @@ class Task:
         db = Database(shop)
         for name, arguments in self.calls:
             if failed(result := call(db, name, arguments)):
-                raise ValueError(f"task {self.name}: {name} gives {result!r}")
+                raise Refusal(f"task {self.name}: {name} gives {result!r}")
         return db
 
 
@@ -80,7 +81,7 @@ def draw_task(level: str, split: str, rng: Random) -> Task:
         except ValueError:  # two wishes that exclude each other, such as on one gift card
             continue
         return task
-    raise ValueError(f"no task of level {level} can be drawn for split {split}")
+    raise Refusal(f"no task of level {level} can be drawn for split {split}")
 
 
 def _plan(level: str, rng: Random) -> list:

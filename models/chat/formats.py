@@ -9,6 +9,8 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from models.refusal import Refusal
+
 ROLES = ("system", "user", "assistant", "tool")
 THINK, ANSWER = "<think>", "</think>"  # around the thoughts that a reasoning model writes before its answer
 QWEN_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
@@ -71,13 +73,13 @@ def check(messages: list[dict]) -> None:
     for i, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         if role not in ROLES:
-            raise ValueError(f"message {i}: role {role!r} is not one of {', '.join(ROLES)}")
+            raise Refusal(f"message {i}: role {role!r} is not one of {', '.join(ROLES)}")
         if message.get("tool_calls"):
-            raise ValueError(f"message {i}: tool_calls are not supported; write the call into the content, as text")
+            raise Refusal(f"message {i}: tool_calls are not supported; write the call into the content, as text")
         if not isinstance(content, str):
-            raise ValueError(f"message {i}: content must be a text, not {str(content)[:60]}")
+            raise Refusal(f"message {i}: content must be a text, not {str(content)[:60]}")
         if others := message.keys() - {"role", "content", "tool_calls"}:
-            raise ValueError(f"message {i}: only role and content are read, not {min(others)}")
+            raise Refusal(f"message {i}: only role and content are read, not {min(others)}")
 
 
 def without_thoughts(reply: str) -> str:
@@ -118,7 +120,7 @@ class Qwen(ChatML):
         if self.thinking:
             return self.header, self._block(thought) + answer.lstrip("\n") + self.end
         if ANSWER in content:
-            raise ValueError(f"the reply {content[:40]!r} has thoughts, but thinking is off")
+            raise Refusal(f"the reply {content[:40]!r} has thoughts, but thinking is off")
         return self.header, answer.lstrip("\n") + self.end
 
     def _messages(self, messages: list[dict], question: int = -1) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import cache, wraps
 
+from models.refusal import Refusal
+
 SIZE = 2_000_000  # most characters of a text, or of all texts in a list, where each element adds ELEMENT
 ELEMENT = 20
 STEPS = 200_000  # most steps of one rendering
@@ -43,9 +45,9 @@ def compiled(source: str) -> "Compiled":
     try:
         import jinja2  # noqa: F401
     except ImportError:
-        raise ValueError("this checkpoint's chat template needs the package jinja2: pip install jinja2") from None
+        raise Refusal("this checkpoint's chat template needs the package jinja2: pip install jinja2") from None
     if len(source) > SOURCE:
-        raise ValueError(f"the chat template has {len(source):,} characters, more than {SOURCE:,}")
+        raise Refusal(f"the chat template has {len(source):,} characters, more than {SOURCE:,}")
     return Compiled(source)
 
 
@@ -81,7 +83,7 @@ def _guarded(function: Callable) -> Callable:
             return function(*args, **kwargs)
         except Exception as error:
             reason = " ".join(str(error).split())[:300]
-            raise ValueError(f"the chat template stops: {reason or type(error).__name__}") from None
+            raise Refusal(f"the chat template stops: {reason or type(error).__name__}") from None
 
     return call
 
@@ -96,9 +98,9 @@ class Budget:
         """Count a step and return its result `value`. `size` is the size of a result that is about to be made."""
         self.steps -= 1
         if self.steps < 0 or time.thread_time() > self.deadline:
-            raise ValueError(f"too many steps in one rendering, or more than {SECONDS:g} seconds in all")
+            raise Refusal(f"too many steps in one rendering, or more than {SECONDS:g} seconds in all")
         if max(size, _size(value)) > SIZE:
-            raise ValueError(f"a text or list of more than {SIZE:,} characters")
+            raise Refusal(f"a text or list of more than {SIZE:,} characters")
         return value
 
     def write(self, value: object) -> object:
@@ -146,20 +148,20 @@ def _growth(value: object, name: str, args: tuple, named: dict) -> int:
 def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
     """Return a value as JSON, with Hugging Face's defaults for the filter tojson."""
     if len(str(indent)) + len(str(separators)) > 30 or (isinstance(indent, int) and indent > 16):
-        raise ValueError("tojson with such an indent or separators is not supported here")
+        raise Refusal("tojson with such an indent or separators is not supported here")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _range(*args):
     """Return a range of at most STEPS numbers."""
     if len(range(*args)) > STEPS:
-        raise ValueError(f"a range of more than {STEPS:,}")
+        raise Refusal(f"a range of more than {STEPS:,}")
     return range(*args)
 
 
 def _raise_exception(message):
     """Raise ValueError: a template calls this to refuse a conversation."""
-    raise ValueError(message)
+    raise Refusal(message)
 
 
 def _generation_block() -> type:
@@ -241,7 +243,7 @@ def _limited_sandbox() -> type:
 
         def call_binop(self, context, operator, left, right):
             if operator == "**" or (operator == "%" and isinstance(left, (str, bytes))):
-                raise ValueError(f"the operator {operator} is not supported here")
+                raise Refusal(f"the operator {operator} is not supported here")
             if operator == "*":
                 for one, other in ((left, right), (right, left)):
                     self.budget.step(size=_size(one) * (other if isinstance(other, int) else 1))
@@ -251,7 +253,7 @@ def _limited_sandbox() -> type:
             @wraps(function)  # keeps jinja2's mark of filters that take the context as first argument
             def call(*args, **kwargs):
                 if name not in FILTERS:
-                    raise ValueError(f"the filter {name} is not supported here")
+                    raise Refusal(f"the filter {name} is not supported here")
                 passed = args[hasattr(function, "jinja_pass_arg") :]
                 self.budget.step(size=_growth(passed[0], name, passed[1:], kwargs))
                 return self.budget.step(function(*args, **kwargs))
@@ -268,7 +270,7 @@ def _namespace_function() -> Callable:
     class SafeNamespace(Namespace):
         def __setitem__(self, name, value):
             if name.startswith("_"):
-                raise ValueError(f"a namespace may not hold {name!r}")
+                raise Refusal(f"a namespace may not hold {name!r}")
             super().__setitem__(name, value)
 
         def __repr__(self):
@@ -289,7 +291,7 @@ def _environment():
     import jinja2
 
     if tuple(map(int, re.findall(r"\d+", jinja2.__version__)[:3])) < (3, 1, 6):
-        raise ValueError(f"jinja2 {jinja2.__version__} lets templates escape; install 3.1.6 or newer")
+        raise Refusal(f"jinja2 {jinja2.__version__} lets templates escape; install 3.1.6 or newer")
     extensions = [_generation_block(), "jinja2.ext.loopcontrols"]
     environment = _limited_sandbox()(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=extensions)
     environment.finalize = lambda value: environment.budget.write(value)

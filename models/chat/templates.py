@@ -20,6 +20,7 @@ from typing import Protocol
 from models.chat.formats import ANSWER, CHATML_TEMPLATE, QWEN_SYSTEM, THINK, ChatML, Llama3, Marks, Qwen
 from models.chat.jinja import Compiled, compiled
 from models.json_file import read_bytes, read_object
+from models.refusal import Refusal
 
 ASKED, SAID = "Qhjx?", "Wvkz!"  # texts of the probes, found again in a rendering
 _USER, _SYSTEM = {"role": "user", "content": " What is 2 + 2?\n"}, {"role": "system", "content": "\nBe brief. "}
@@ -55,7 +56,7 @@ class NoFormat:
         self.reason = reason
 
     def render(self, *conversation):
-        raise ValueError(self.reason)
+        raise Refusal(self.reason)
 
     reply = follow_up = render
 
@@ -83,7 +84,7 @@ def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Form
     formats, source = hand_written(mark, thinking), default_template(template)
     if source is None:
         if not formats:
-            raise ValueError("no chat template, and no control tokens of ChatML or Llama 3 to write messages with")
+            raise Refusal("no chat template, and no control tokens of ChatML or Llama 3 to write messages with")
         return formats[0]
     variables = special_tokens(folder) | ({} if thinking else {"enable_thinking": False})
     run = compiled(source)
@@ -108,10 +109,10 @@ def default_template(given: object) -> str | None:
     if isinstance(given, list):
         named = {str(one.get("name")): one.get("template") for one in given if isinstance(one, dict)}
         if "default" not in named:
-            raise ValueError(f"no chat template is named default, only {', '.join(map(str, named))}")
+            raise Refusal(f"no chat template is named default, only {', '.join(map(str, named))}")
         given = named["default"] or None
     if not isinstance(given, str | None):
-        raise ValueError(f"tokenizer_config.json: chat_template must be a text, not {str(given)[:60]}")
+        raise Refusal(f"tokenizer_config.json: chat_template must be a text, not {str(given)[:60]}")
     return given
 
 
@@ -148,7 +149,7 @@ def with_deadline(method: Callable) -> Callable:
         try:
             return method(self, *arguments, **options)
         except ValueError as error:
-            raise ValueError(f"{self.folder}: {error}") from None
+            raise Refusal(f"{self.folder}: {error}") from None
 
     return call
 
@@ -177,14 +178,14 @@ class Template:
         self._close = rendered[rendered.rindex(SAID) + len(SAID) :]
         ends = pattern(self.mark).search(self._close)
         if not ends:
-            raise ValueError(f"the chat template ends a reply with {show(self.mark, self._close)!r}, no control token")
+            raise Refusal(f"the chat template ends a reply with {show(self.mark, self._close)!r}, no control token")
         self.end = ends[0]
         self._open = self._before[_common_prefix(self._before, rendered) :]  # "<think>\n", absent from past replies
 
     @with_deadline
     def render(self, messages: list[dict], header: bool = True) -> str:
         if self._no_system and any(message["role"] == "system" for message in messages):
-            raise ValueError(self._no_system)
+            raise Refusal(self._no_system)
         return self._render(messages, header)
 
     @with_deadline
@@ -196,7 +197,7 @@ class Template:
             text = self._disguise.reveal(self._hide(message)) + self._close
             if not text.startswith(self._open):
                 opened = show(self.mark, self._open)
-                raise ValueError(f"the chat template opens each reply with {opened!r}; {content[:40]!r} does not")
+                raise Refusal(f"the chat template opens each reply with {opened!r}; {content[:40]!r} does not")
             text = text.removeprefix(self._open)
         else:
             text = _appended(self.mark, self._before, self._render([*self._asked, message], header=False))
@@ -227,9 +228,9 @@ class Template:
         rendered = [self._render(talk[:n], header=False) for n in range(len(first) + 1, len(talk) + 1)]
         added = [_appended(self.mark, *pair) for pair in pairwise(rendered)]
         if added[1] != added[3]:
-            raise ValueError("the chat template numbers messages: a question differs after a second reply")
+            raise Refusal("the chat template numbers messages: a question differs after a second reply")
         if not all(SAID in text for text in added[::2]):
-            raise ValueError("the chat template leaves out the assistant's messages")
+            raise Refusal("the chat template leaves out the assistant's messages")
 
 
 class Disguise:
@@ -260,7 +261,7 @@ def _appended(mark: Marks, before: str, after: str) -> str:
     if not after.startswith(before):
         at = _common_prefix(before, after)
         near, first, later = (show(mark, text) for text in (before[:at][-60:], before[at:][:60], after[at:][:60]))
-        raise ValueError(
+        raise Refusal(
             "the chat template rewrites earlier messages when more are appended: "
             f"after {near[-30:]!r} it has {first[:30]!r}, later {later[:30]!r}"
         )

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from models.chat.formats import Marks, check, without_thoughts
 from models.chat.templates import Format, choose_format
 from models.json_file import parse_json, read_bytes, read_object
+from models.refusal import Refusal
 from models.weights import inside, resolve
 
 MOST_BYTES, MOST_PARTS = 2**25, 2_000_000  # of the file; lists and objects in it, which take up to 250 bytes each
@@ -62,9 +63,9 @@ class Tokenizer:
             self._text = Guarded(_renamed(spec, mark.names), path)  # cannot read control tokens
             moved = [token for token, name in mark.names.items() if self._text.token_to_id(name) != added[token]]
         except Exception as error:  # the library raises bare Exceptions
-            raise ValueError(f"{path}: not a tokenizer file ({error})") from None
+            raise Refusal(f"{path}: not a tokenizer file ({error})") from None
         if moved:
-            raise ValueError(f"{path}: the control token {moved[0]!r} is not distinct from text in this vocabulary")
+            raise Refusal(f"{path}: the control token {moved[0]!r} is not distinct from text in this vocabulary")
         self.control_ids = frozenset(added.values())
         self.vocab_size = self._full.get_vocab_size()
         self._format = self._choose_format(mark, thinking)
@@ -125,7 +126,7 @@ class Tokenizer:
             value = read_object(self.folder / name).get("eos_token_id")
             values = value if isinstance(value, list) else [] if value is None else [value]
             if not all(type(i) is int for i in values):
-                raise ValueError(f"{self.folder / name}: eos_token_id must be ids, not {value!r}")
+                raise Refusal(f"{self.folder / name}: eos_token_id must be ids, not {value!r}")
             eos_ids |= set(values)
         token = read_object(self.folder / "tokenizer_config.json").get("eos_token")
         token = token.get("content") if isinstance(token, dict) else token
@@ -148,23 +149,23 @@ def read_spec(path: Path) -> dict:
         inside(path.parent / name)
     spec = parse_json(read_bytes(path, MOST_BYTES), MOST_PARTS)
     if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
-        raise ValueError("no model in it")
+        raise Refusal("no model in it")
     for stage in KINDS:
         _check_stage(stage, spec.get(stage))
     model, rows = spec["model"], read_object(path.parent / "config.json").get("vocab_size")
     rows = rows if type(rows) is int else 2**20
     for setting in ("dropout", "continuing_subword_prefix"):
         if model.get(setting):
-            raise ValueError(f"model: {setting} {model[setting]!r} is not supported")
+            raise Refusal(f"model: {setting} {model[setting]!r} is not supported")
     vocab = model.get("vocab")
     ids = list(vocab.values()) if isinstance(vocab, dict) else range(len(vocab))
     if not all(type(i) is int and 0 <= i < rows for i in ids):
-        raise ValueError(f"model: an id of the vocabulary is not in 0 to {rows - 1}, the model's rows")
+        raise Refusal(f"model: an id of the vocabulary is not in 0 to {rows - 1}, the model's rows")
     added = spec.get("added_tokens", [])
     if len(added) > MOST_ADDED:
-        raise ValueError(f"{len(added):,} added tokens, more than {MOST_ADDED:,}")
+        raise Refusal(f"{len(added):,} added tokens, more than {MOST_ADDED:,}")
     if not all(type(token["id"]) is int and token["id"] >= 0 and token["content"] for token in added):
-        raise ValueError("an added token has no text or no id")
+        raise Refusal("an added token has no text or no id")
     known = [token for token in added if token["id"] < rows]  # the others have no embedding
     return {**spec, "added_tokens": known, "padding": None, "truncation": None}
 
@@ -192,19 +193,19 @@ def _check_stage(stage: str, component: object) -> None:
     """Raise ValueError for an unsupported component, and for those that together make a text grow without measure."""
     growth, parts = 1.0, list(_parts(stage, component))
     if len(parts) > COMPONENTS:
-        raise ValueError(f"{stage}: more than {COMPONENTS} components")
+        raise Refusal(f"{stage}: more than {COMPONENTS} components")
     for part in parts:
         if part["type"] == "Prepend" and not 0 < len(part["prepend"]) <= GROWTH:
-            raise ValueError(f"{stage}: Prepend of {len(part['prepend'])} characters is not supported")
+            raise Refusal(f"{stage}: Prepend of {len(part['prepend'])} characters is not supported")
         if part["type"] in ("Split", "Replace"):
             [(kind, pattern)] = part["pattern"].items()
             if not pattern:
-                raise ValueError(f"{stage}: {part['type']} has an empty pattern")
+                raise Refusal(f"{stage}: {part['type']} has an empty pattern")
             if kind == "Regex":
                 _check_expression(pattern)
             growth *= max(1, len(part.get("content", "")) / (1 if kind == "Regex" else len(pattern)))
     if growth > GROWTH:
-        raise ValueError(f"{stage}: it makes up to {growth:.0f} characters of one, more than {GROWTH}")
+        raise Refusal(f"{stage}: it makes up to {growth:.0f} characters of one, more than {GROWTH}")
 
 
 def _parts(stage: str, component: object) -> Iterator[dict]:
@@ -219,22 +220,22 @@ def _parts(stage: str, component: object) -> Iterator[dict]:
     elif isinstance(kind, str) and kind in kinds:
         yield component
     else:
-        raise ValueError(f"{stage} {kind!r} is not supported")
+        raise Refusal(f"{stage} {kind!r} is not supported")
 
 
 def _check_expression(expression: str) -> None:
     """Raise ValueError for a regular expression on which the library's matcher may backtrack without measure."""
     if len(expression) > EXPRESSION:
-        raise ValueError(f"an expression of {len(expression):,} characters, more than {EXPRESSION:,}")
+        raise Refusal(f"an expression of {len(expression):,} characters, more than {EXPRESSION:,}")
     sets = r"\[(?:\\.|[^]\\])*\]|\\[pPx]\{[^{}]*\}|\\."
     if re.search(r"\\[1-9kg]|\(\?[^:=!<i]|\(\?<[^=!]", re.sub(r"\\\\", "", expression)):
-        raise ValueError(f"the expression {expression!r} has references, names or comments")
+        raise Refusal(f"the expression {expression!r} has references, names or comments")
     plain = re.sub(sets, "c", expression, flags=re.DOTALL)
     if re.search(r"\)\s*[*+{]", plain):
-        raise ValueError(f"the expression {expression!r} repeats a group")
+        raise Refusal(f"the expression {expression!r} repeats a group")
     for alternative in _alternatives(plain):
         if len(re.findall(r"(?:[*+]|\{\d*,\})[?+]?", alternative)) > REPEATS:
-            raise ValueError(f"the expression {expression!r} has more than {REPEATS} open repetitions in a row")
+            raise Refusal(f"the expression {expression!r} has more than {REPEATS} open repetitions in a row")
 
 
 def _alternatives(plain: str) -> list[str]:
@@ -267,6 +268,6 @@ class Guarded:
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # a panic is no Exception
-                raise ValueError(f"{self._path}: the tokenizer fails ({str(error)[:200]})") from None
+                raise Refusal(f"{self._path}: the tokenizer fails ({str(error)[:200]})") from None
 
         return call

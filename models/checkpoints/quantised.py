@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from models.decoder import CausalLM
 from models.quant import BLOCK, LEVELS, NESTED_BLOCK, QuantLinear, block_linears, quantise
+from models.refusal import Refusal
 
 STATE = "weight.quant_state.bitsandbytes__nf4"
 NAMES = {  # of a stored layer's tensors: the attribute of QuantLinear, or "" for one that is only checked
@@ -43,7 +44,7 @@ def read(model: CausalLM, quant: str, files: list[Path], dtype: torch.dtype, dev
     for file in files:
         for path, module_tensors in convert(file, keys_of(file), layers, stored, dtype, device):
             if repeated := tensors.keys() & {f"{path}.{name}" for name in module_tensors}:
-                raise ValueError(f"{file}: {min(repeated)} is already in another shard")
+                raise Refusal(f"{file}: {min(repeated)} is already in another shard")
             tensors |= {f"{path}.{name}": value for name, value in module_tensors.items()}
     return tensors
 
@@ -55,7 +56,7 @@ def replace_layers(model: CausalLM, quant: str, files: list[Path]) -> dict[str, 
     """
     stored, as_stored = stored_layers(model, files), model.config.quant
     if as_stored != "none" and quant not in ("none", as_stored):
-        raise ValueError(f"{files[0].parent}: is stored as {as_stored}, not {quant}; leave quant= out")
+        raise Refusal(f"{files[0].parent}: is stored as {as_stored}, not {quant}; leave quant= out")
     for path, layer in block_linears(model).items():
         model.set_submodule(path, QuantLinear(layer, stored.get(path, quant if as_stored == "none" else "none")))
     model.config = replace(model.config, quant=quant if as_stored == "none" else as_stored)
@@ -78,7 +79,7 @@ def convert(
             try:
                 module_tensors = _convert(layers.get(path), name, file.get_tensor(key), path in stored, dtype, device)
             except ValueError as error:
-                raise ValueError(f"{file_path}: {key} {error}") from None
+                raise Refusal(f"{file_path}: {key} {error}") from None
             yield path, {attribute: value.to(device) for attribute, value in module_tensors.items()}
 
 
@@ -87,14 +88,14 @@ def _convert(layer: QuantLinear | None, name: str, tensor: torch.Tensor, stored:
     if stored and name in NAMES[layer.kind]:
         return _stored(layer, name, tensor)
     if not tensor.is_floating_point():
-        raise ValueError(f"has dtype {tensor.dtype}; weights must be floating-point numbers")
+        raise Refusal(f"has dtype {tensor.dtype}; weights must be floating-point numbers")
     if layer is not None and name == "weight" and layer.kind != "none":
         if tensor.shape != (layer.out_features, layer.in_features):
-            raise ValueError(f"has shape {tuple(tensor.shape)}, not {(layer.out_features, layer.in_features)}")
+            raise Refusal(f"has shape {tuple(tensor.shape)}, not {(layer.out_features, layer.in_features)}")
         return quantise(tensor.to(device), layer.kind)
     cast = tensor.to(device=device, dtype=dtype, copy=True)  # a view would keep its whole shard in memory
     if not cast.sum().isfinite() and not cast.isfinite().all():
-        raise ValueError(f"has an entry that is not finite in {str(dtype).removeprefix('torch.')}")
+        raise Refusal(f"has an entry that is not finite in {str(dtype).removeprefix('torch.')}")
     return {name: cast}
 
 
@@ -103,17 +104,17 @@ def _stored(layer: QuantLinear, name: str, tensor: torch.Tensor) -> dict[str, to
     if name == STATE:
         return _state(layer, tensor)
     if tensor.is_floating_point() and not tensor.isfinite().all():
-        raise ValueError("has an entry that is not finite")
+        raise Refusal("has an entry that is not finite")
     if name == "weight.quant_map" and not torch.equal(tensor, torch.tensor(LEVELS)):
-        raise ValueError("has other levels than NF4's")
+        raise Refusal("has other levels than NF4's")
     if name == "weight_format" and tensor.item() != 0:
-        raise ValueError(f"is {tensor.item()}; only 0, rows one after the other, is supported")
+        raise Refusal(f"is {tensor.item()}; only 0, rows one after the other, is supported")
     attribute = NAMES[layer.kind][name]
     if attribute:
         wanted = getattr(layer, attribute)
         if (tensor.shape, tensor.dtype) != (wanted.shape, wanted.dtype):
             given, expected = (f"{t.dtype} of shape {tuple(t.shape)}" for t in (tensor, wanted))
-            raise ValueError(f"is {given}; {layer.kind} has {expected}")
+            raise Refusal(f"is {given}; {layer.kind} has {expected}")
     return {attribute: tensor.clone()} if attribute else {}
 
 
@@ -123,15 +124,15 @@ def _state(layer: QuantLinear, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
         state = json.loads(bytes(tensor.flatten()[:MOST_STATE].tolist()))
         offset = float(state.get("nested_offset", 0.0))
     except (ValueError, TypeError, AttributeError, RecursionError):
-        raise ValueError("is not a JSON object") from None
+        raise Refusal("is not a JSON object") from None
     wanted = {"quant_type": "nf4", "blocksize": BLOCK, "shape": [layer.out_features, layer.in_features]}
     double = layer.kind == "nf4-double"
     wanted |= {"nested_blocksize": NESTED_BLOCK, "nested_dtype": "float32"} if double else {}
     for key, value in wanted.items():
         if state.get(key) != value:
-            raise ValueError(f"has {key} {state.get(key)!r}; only {value!r} is supported")
+            raise Refusal(f"has {key} {state.get(key)!r}; only {value!r} is supported")
     if not math.isfinite(offset):
-        raise ValueError("has an entry that is not finite")
+        raise Refusal("has an entry that is not finite")
     return {"offset": torch.tensor(offset)} if double else {}
 
 
@@ -143,7 +144,7 @@ def stored_layers(model: CausalLM, files: list[Path]) -> dict[str, str]:
     nested = ".weight.nested_absmax"
     kinds |= {key.removesuffix(nested): "nf4-double" for key in keys if key.endswith(nested)}
     if other := sorted(kinds.keys() - block_linears(model).keys()):
-        raise ValueError(f"{other[0]} is quantised in the checkpoint; only linear layers of blocks may be")
+        raise Refusal(f"{other[0]} is quantised in the checkpoint; only linear layers of blocks may be")
     return kinds
 
 
@@ -153,7 +154,7 @@ def keys_of(path: Path) -> list[str]:
         with safe_open(path, framework="pt", device="cpu") as file:
             return list(file.keys())
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
+        raise Refusal(f"{path}: not a whole safetensors file ({error})") from None
 
 
 def split(key: str, stored: dict[str, str]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from models.cuda.available import triton_problem
 from models.cuda.step import Joined
 from models.decoder import CausalLM
 from models.linear import Linear
+from models.refusal import Refusal
 
 
 def make_exact(model: CausalLM) -> CausalLM:
@@ -20,13 +21,13 @@ def make_exact(model: CausalLM) -> CausalLM:
     if weight.device.type == "cpu":
         return model
     if weight.dtype not in (torch.bfloat16, torch.float16):
-        raise ValueError("exact=true on a CUDA device takes dtype=bfloat16 or float16 (float32 is too slow there)")
+        raise Refusal("exact=true on a CUDA device takes dtype=bfloat16 or float16 (float32 is too slow there)")
     major, minor = torch.cuda.get_device_capability(weight.device)
     if major < 8:
-        raise ValueError(f"exact=true takes a CUDA device of compute capability 8.0 or more, not {major}.{minor}")
+        raise Refusal(f"exact=true takes a CUDA device of compute capability 8.0 or more, not {major}.{minor}")
     problem = triton_problem(weight.device)
     if problem:
-        raise ValueError(f"exact=true on a CUDA device takes Triton, which does not work here: {problem}")
+        raise Refusal(f"exact=true on a CUDA device takes Triton, which does not work here: {problem}")
     product = available.kernels().linear.product
     model.exact = True
     for layer in model.modules():

@@ -20,6 +20,7 @@ from models.config import parse_config
 from models.decoder import CausalLM
 from models.export import save_model
 from models.logprob import token_logprobs
+from models.refusal import Refusal
 from rl.config import program
 from rl.config.arguments import NotNegative, Positive
 
@@ -54,7 +55,7 @@ class Keys:
 
     def __post_init__(self):
         if not Path(self.corpus).is_file():
-            raise ValueError(f"corpus={self.corpus}: no such file")
+            raise Refusal(f"corpus={self.corpus}: no such file")
 
 
 def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:

@@ -11,7 +11,7 @@ import sys
 from dataclasses import fields
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from rl.config.refusals import RECIPES, hint, one_line
+from rl.config.refusals import RECIPES, Refusal, hint, one_line
 
 T = TypeVar("T")
 Positive = Annotated[T, "be positive"]
@@ -20,7 +20,7 @@ LARGEST = {int: sys.float_info.max, float: 1e15}  # sums and squares of such flo
 MOST_CHARACTERS = 4096  # of a text
 
 
-class ArgumentError(ValueError):
+class ArgumentError(Refusal):
     """A wrong word; the message is one line that says what to write."""
 
 
@@ -93,7 +93,7 @@ def _as_type(key: str, value: Any, kind: type) -> Any:
             return int(text)  # exactly, where a float would round
         number = float(text)
         if not abs(number) <= LARGEST[kind] or (kind is int and not number.is_integer()):
-            raise ValueError
+            raise Refusal
     except ValueError:
         wanted = "a whole number" if kind is int else "a number from -1e15 to 1e15"
         raise ArgumentError(f"{key}={text} must be {wanted}") from None

@@ -1,5 +1,6 @@
 """Settings that do not go together: each is an ArgumentError, one line, before anything loads."""
 
+import importlib.util
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,7 @@ from rl import curriculum, plan, ranks
 from rl.config import model_checks
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config
-from rl.report import trackers
-from rl.run import full_finetuning
+from rl.config.refusals import Refusal
 from rl.tasks import mixture, text_of
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def check_training(cfg: Config) -> None:
     algo = cfg.algorithm
     if cfg.temperature == 0:
         raise ArgumentError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
-    trackers.check(cfg.track)
+    check_tracker(cfg.track.to)
     if cfg.data or cfg.rollouts or algo.source != "rollouts":
         check_source(cfg)
     evaluates = cfg.eval_every and (cfg.eval_episodes or cfg.data)
@@ -95,7 +95,7 @@ def check_training(cfg: Config) -> None:
     if cfg.episodes % algo.group_size:
         raise ArgumentError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
     if cfg.lora.r == 0:
-        full_finetuning.check(cfg)
+        model_checks.check_full_finetuning(cfg)
     if cfg.resume_from and not cfg.resume:  # a resumed run has a copy
         check_adapter(cfg.resume_from)
     model_checks.check(cfg, training=True)
@@ -177,4 +177,10 @@ def check_failures(finished: list, playing: int, waiting: int, error: Exception)
     groups = len({episode.group for episode in finished})
     if groups >= GIVE_UP or not (waiting or ranks.here.world > 1):
         tried = f"{len(finished)} of {len(finished) + waiting} episodes"
-        raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
+        raise Refusal(f"{tried} were tried, and every one failed; the last: {error}") from error
+
+
+def check_tracker(service: str) -> None:
+    """Raise ArgumentError, one line, if the package that track= names is not installed."""
+    if service != "none" and importlib.util.find_spec(service) is None:
+        raise ArgumentError(f"track={service}: the package is not installed; pip install {service}")

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rl.config.arguments import NotNegative, Positive
+from rl.config.refusals import Refusal
 
 if TYPE_CHECKING:  # for editors: a run loads its own algorithm alone
     from rl.grpo import Config as GRPO
@@ -178,7 +179,7 @@ class Track:
 
     def __post_init__(self):
         if not self.project:
-            raise ValueError("project must not be empty")
+            raise Refusal("project must not be empty")
 
 
 class Algorithm(Protocol):

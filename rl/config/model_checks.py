@@ -12,7 +12,7 @@ from models.decoder import CausalLM
 from models.weights import download_config, resolve
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config
-from rl.config.refusals import hint
+from rl.config.refusals import Refusal, hint
 from rl.tasks import mixture
 
 ASK_BASE = (("planner", "worker", "worker"), ("tau_retail", "user", "customer"))  # environment, key, the base's role
@@ -62,6 +62,18 @@ def _check_targets(word: str, config: ModelConfig) -> None:
         raise ArgumentError(str(error)) from None
 
 
+def check_full_finetuning(cfg: Config) -> None:
+    """Raise ArgumentError for settings that need a frozen base."""
+    if cfg.algorithm.reference:
+        raise ArgumentError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
+    for env, key, role in asked_of_base(cfg):
+        raise ArgumentError(f"{env}.{key}=model needs a frozen base as its {role}, which lora.r=0 trains away")
+    if cfg.quant != "none":
+        raise ArgumentError(f"quant={cfg.quant} freezes the weights that lora.r=0 trains; choose one of the two")
+    if cfg.resume_from:
+        raise ArgumentError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
+
+
 def read_targets(word: str, model: nn.Module) -> str | list[str]:
     """Return `lora.targets` as lora.inject takes it: names by comma become a list.
 
@@ -75,7 +87,7 @@ def read_targets(word: str, model: nn.Module) -> str | list[str]:
         if not any(path == name or path.endswith(f".{name}") for path in paths):
             known = sorted({path.rsplit(".", 1)[-1] for path in paths})
             near = f"{hint(name, known)}; linear layers here: {', '.join(known)}"
-            raise ValueError(f"lora.targets={word}: no linear layer is named {name}{near}")
+            raise Refusal(f"lora.targets={word}: no linear layer is named {name}{near}")
     return names
 
 

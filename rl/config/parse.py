@@ -19,7 +19,7 @@ from rl.config.arguments import ArgumentError, flatten, word
 from rl.config.fields import ALGORITHMS, EVERYDAY, READ_BY_EVAL, THEMES, Config, Lora, Reward, Track, algorithm_module
 from rl.config.recipes import Layer, recipe_layers, share_options
 from rl.config.refusals import recipe_names, unknown_key
-from rl.run.resume import check_words, saved_settings
+from rl.config.saved import check_words, saved_settings
 from rl.tasks import mixture
 
 RUN_TABLES = {"lora": Lora, "reward": Reward, "track": Track}  # which every run has

@@ -13,7 +13,7 @@ import envs
 from models.tiny.shape import same_shape
 from rl.config.arguments import ArgumentError, convert, flatten, keys_of
 from rl.config.fields import Config, Sampling
-from rl.config.refusals import RECIPES, hint, recipe_names
+from rl.config.refusals import RECIPES, Refusal, hint, recipe_names
 from rl.tasks import mixture
 
 EXAMPLE = "affine_ppo"  # a recipe of a guide
@@ -53,7 +53,7 @@ def read(name: str, path: Path) -> dict[str, Any]:
     """Return the table in the file of recipe=NAME. Raise ArgumentError if it is missing, large, deep, or not TOML."""
     try:
         if path.stat().st_size > MOST_BYTES or not path.is_file():
-            raise ValueError(f"not a file of at most {MOST_BYTES:,} bytes")
+            raise Refusal(f"not a file of at most {MOST_BYTES:,} bytes")
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         if path.is_file():

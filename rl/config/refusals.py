@@ -1,4 +1,4 @@
-"""Parts that refusals of a wrong word share: one line, the nearest valid word. Imports the standard library alone."""
+"""Refusals, and the lines that refuse a wrong word and name the nearest valid one. Standard library alone."""
 
 import difflib
 from collections.abc import Iterable
@@ -19,6 +19,13 @@ GUIDES |= {"sample_order": "order", "max_episode_length": "max_turns", "reward_w
 GUIDES |= {"lora_weights_path": "adapter", "adapter_path": "adapter", "merged_model_path": "out", "base_model": "model"}
 GUIDES |= {"model_name_or_path": "model", "repo_name": "push", "model_card": "card", "local_save_path": "out"}
 REMOVED = {"format": "weights are written as safetensors", "reduce": "gradients are added in one order"}
+
+
+class Refusal(ValueError):
+    """Something that the user gave cannot be used. The text says what, where, and what to do.
+
+    Programs print its line; any other ValueError is a mistake in the code and keeps its traceback.
+    """
 
 
 def one_line(message: object) -> str:

@@ -24,28 +24,7 @@ SAVED = "training_config.json"  # beside an adapter: the config.json of its run
 # keys that decide what is played, beside reward.* and ENV.*
 PLAYED = ("env", "system_prompt", "thinking", "temperature", "max_new_tokens", "max_len", "order")
 TRUNCATION = {"top_k": 0, "top_p": 1.0}  # keys of eval.py that change what is played, and their defaults
-
-
-def settings_of(folder: Path) -> dict[str, Any] | None:
-    """Return the keys that an epoch's folder was trained with, from itself or from its run's folder; None without.
-
-    Raise ArgumentError for a damaged file.
-    """
-    found = settings_file(folder)
-    return found and found[1]
-
-
-def settings_file(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Return the file of `settings_of`, and what it holds."""
-    for path in (folder / SAVED, folder.parent / "config.json"):
-        if path.is_file():
-            try:
-                settings = flatten(read_json(path))
-            except (ValueError, AttributeError, RecursionError) as error:
-                raise ArgumentError(f"{path}: not a table of settings in JSON ({error})") from None
-            if "algo" in settings:  # else the config.json of a model
-                return path, settings
-    return None
+EXAMPLE_OF_SPLITS = "env=planner planner.data=gsm8k planner.splits=own"  # an environment whose tasks n=0 counts
 
 
 def with_settings(words: list[str], adapters: list[str]) -> list[str]:
@@ -75,9 +54,39 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
     return [*(f"{key}={word(value)}" for key, value in sorted(found.items())), *words]
 
 
-def programs(settings: dict[str, Any]) -> list[str]:
-    """Return the keys that name a program of whoever made the settings."""
-    return [key for key, value in settings.items() if key.endswith(".match") and scorer.file_of(str(value))]
+def with_base(words: list[str], adapters: list[str]) -> list[str]:
+    """Return the words with model=, the base that the first of the adapters' folders names, and quant=, as their runs
+    had it, where the words lack them. Raise ArgumentError for runs with different quantisations."""
+    given = {word.partition("=")[0] for word in words}
+    if adapters and "quant" not in given:
+        quant = trained_over_all(adapters)
+        words = [*words, f"quant={quant}"] if quant != "none" else words
+    if "model" in given or not adapters:
+        return words
+    try:
+        base = lora.read_adapter_config(Path(adapters[0])).get("base_model_name_or_path")
+    except (OSError, ValueError):  # reported when the adapter is loaded
+        return words
+    return [*words, f"model={'tiny' if Path(base).resolve() == TINY.resolve() else base}"] if base else words
+
+
+def with_every_task(cfg: Config, keys: Any) -> tuple[Config, Any]:
+    """Return the settings and eval.py's keys with n=0 replaced by the number of tasks, which play in order.
+
+    Raise ArgumentError unless env= names one environment that plays a data set's own splits.
+    """
+    if keys.n:
+        return cfg, keys
+    names = list(mixture(cfg.env))
+    env = make_env(cfg, names[0])
+    try:
+        count = env.count(keys.split) if len(names) == 1 and isinstance(env, OwnSplits) else 0
+    except ValueError as error:  # the data set has no such split
+        raise ArgumentError(str(error)) from None
+    if not count:
+        example = f"such as {EXAMPLE_OF_SPLITS}, not env={cfg.env}"
+        raise ArgumentError(f"n=0 needs one environment with tasks of a file, {example}")
+    return replace(cfg, order="sequential"), replace(keys, n=count)
 
 
 def what_is_played(cfg: Config, keys: Any = None) -> dict[str, Any]:
@@ -106,6 +115,38 @@ def origin(words: list[str], adapters: list[str]) -> list[str]:
     return [f"settings as in the run of {', '.join(runs)}{''.join(recipes)}{rest}"]
 
 
+def trained_over(adapter: str) -> str:
+    """Return quant= of the run whose folder holds this adapter's; "none" if there is no such run."""
+    return _quant_of_run(adapter) or "none"
+
+
+def settings_of(folder: Path) -> dict[str, Any] | None:
+    """Return the keys that an epoch's folder was trained with, from itself or from its run's folder; None without.
+
+    Raise ArgumentError for a damaged file.
+    """
+    found = settings_file(folder)
+    return found and found[1]
+
+
+def settings_file(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Return the file of `settings_of`, and what it holds."""
+    for path in (folder / SAVED, folder.parent / "config.json"):
+        if path.is_file():
+            try:
+                settings = flatten(read_json(path))
+            except (ValueError, AttributeError, RecursionError) as error:
+                raise ArgumentError(f"{path}: not a table of settings in JSON ({error})") from None
+            if "algo" in settings:  # else the config.json of a model
+                return path, settings
+    return None
+
+
+def programs(settings: dict[str, Any]) -> list[str]:
+    """Return the keys that name a program of whoever made the settings."""
+    return [key for key, value in settings.items() if key.endswith(".match") and scorer.file_of(str(value))]
+
+
 def _played(settings: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that decide what is played, without those that `own` has, also as max_turns= and sandbox=."""
     env = str(own.get("env", settings.get("env", fields.Config.env)))
@@ -123,27 +164,6 @@ def _set_by_recipe(given: dict[str, str]) -> dict[str, Any]:
     """Return the keys that the words' recipe= sets."""
     layers = recipe_layers(given)
     return merged([layer for layer in layers if layer[0] != "recipe embedded"])
-
-
-def with_base(words: list[str], adapters: list[str]) -> list[str]:
-    """Return the words with model=, the base that the first of the adapters' folders names, and quant=, as their runs
-    had it, where the words lack them. Raise ArgumentError for runs with different quantisations."""
-    given = {word.partition("=")[0] for word in words}
-    if adapters and "quant" not in given:
-        quant = trained_over_all(adapters)
-        words = [*words, f"quant={quant}"] if quant != "none" else words
-    if "model" in given or not adapters:
-        return words
-    try:
-        base = lora.read_adapter_config(Path(adapters[0])).get("base_model_name_or_path")
-    except (OSError, ValueError):  # reported when the adapter is loaded
-        return words
-    return [*words, f"model={'tiny' if Path(base).resolve() == TINY.resolve() else base}"] if base else words
-
-
-def trained_over(adapter: str) -> str:
-    """Return quant= of the run whose folder holds this adapter's; "none" if there is no such run."""
-    return _quant_of_run(adapter) or "none"
 
 
 def trained_over_all(adapters: list[str]) -> str:
@@ -167,24 +187,3 @@ def _quant_of_run(adapter: str) -> str | None:
         return None if settings is None else str(settings.get("quant", "none"))
     except (OSError, ArgumentError):
         return None
-
-
-HINT = "env=planner planner.data=gsm8k planner.splits=own"
-
-
-def with_every_task(cfg: Config, keys: Any) -> tuple[Config, Any]:
-    """Return the settings and eval.py's keys with n=0 replaced by the number of tasks, which play in order.
-
-    Raise ArgumentError unless env= names one environment that plays a data set's own splits.
-    """
-    if keys.n:
-        return cfg, keys
-    names = list(mixture(cfg.env))
-    env = make_env(cfg, names[0])
-    try:
-        count = env.count(keys.split) if len(names) == 1 and isinstance(env, OwnSplits) else 0
-    except ValueError as error:  # the data set has no such split
-        raise ArgumentError(str(error)) from None
-    if not count:
-        raise ArgumentError(f"n=0 needs one environment with tasks of a file, such as {HINT}, not env={cfg.env}")
-    return replace(cfg, order="sequential"), replace(keys, n=count)

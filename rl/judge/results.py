@@ -1,6 +1,6 @@
 """The results of eval.py: what a policy did on each task, tables, and comparisons of policies on the same tasks.
 
-The numbers are explained in docs/glossary.md; the formulas are in rl/stats.py and rl/stats.py.
+The numbers are explained in docs/glossary.md; the formulas are in rl/stats.py.
 """
 
 import math
@@ -12,6 +12,7 @@ from typing import Any
 from models import CausalLM, Tokenizer
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config
+from rl.config.refusals import Refusal
 from rl.evaluate import EVAL_STREAM, judged, progress_bar
 from rl.judge.adapter_settings import TRUNCATION
 from rl.records import Episode
@@ -29,6 +30,7 @@ from rl.stats import (
     rate_interval,
     score_interval,
     unweighted_interval,
+    verdict,
 )
 from rl.tasks import Task, make_tasks
 
@@ -54,20 +56,20 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
         if not e.infrastructure_failed:
             task["success"].append(int(e.success))
             task["score"].append(score_of(e))
-    found = {**judged(played, temperature, split), "tasks": list(tasks.values())}
-    whole = [e for e in played if not e.infrastructure_failed]
-    for env, part in [("", found), *found["by_env"].items()]:
-        episodes = [e for e in whole if env in ("", e.env)]
+    report = {**judged(played, temperature, split), "tasks": list(tasks.values())}
+    finished = [e for e in played if not e.infrastructure_failed]
+    for env, part in [("", report), *report["by_env"].items()]:
+        episodes = [e for e in finished if env in ("", e.env)]
         own = [task for task in tasks.values() if env in ("", task["env"]) and task["success"]]
         part["accuracy"] = fmean(e.outcome == "correct" for e in episodes)
         part["nonzero"] = fmean(score_of(e) != 0 for e in episodes)
         if len(episodes) > len(own):  # samples of a task are not independent
             part["low"], part["high"] = rate_interval([fmean(task["success"]) for task in own])
         part["pass"] = {f"{k}": _passes(own, k) for k in ks}
-    rates = [_means(tasks.values(), env, "success") for env in found["by_env"]]
-    found["unweighted"] = fmean(one["success"] for one in found["by_env"].values())
-    found["unweighted_low"], found["unweighted_high"] = unweighted_interval(rates, RATE)
-    return found
+    rates = [_means(tasks.values(), env, "success") for env in report["by_env"]]
+    report["unweighted"] = fmean(one["success"] for one in report["by_env"].values())
+    report["unweighted_low"], report["unweighted_high"] = unweighted_interval(rates, RATE)
+    return report
 
 
 def score_of(e: Episode) -> float:
@@ -75,48 +77,48 @@ def score_of(e: Episode) -> float:
     return round(e.score, 9)
 
 
-def table(found: dict) -> list[str]:
+def table(report: dict) -> list[str]:
     """Return a result as a table: a line per environment, and over several the pooled and the unweighted means."""
-    ks = [f"pass@{k}" for k in found["pass"]]
+    ks = [f"pass@{k}" for k in report["pass"]]
     head = ["", "n", "success", "80 % interval", "accuracy", "nonzero", "score", "deviation", "median", *ks]
-    rows = [head, *(_row(env, part) for env, part in found["by_env"].items())]
-    if len(found["by_env"]) > 1:
-        rows.append(_row("pooled", found))
-        bounds = f"{found['unweighted_low']:.1%} to {found['unweighted_high']:.1%}"
-        rows.append(["unweighted", "", f"{found['unweighted']:.1%}", bounds, *[""] * (len(head) - 4)])
+    rows = [head, *(_row(env, part) for env, part in report["by_env"].items())]
+    if len(report["by_env"]) > 1:
+        rows.append(_row("pooled", report))
+        bounds = f"{report['unweighted_low']:.1%} to {report['unweighted_high']:.1%}"
+        rows.append(["unweighted", "", f"{report['unweighted']:.1%}", bounds, *[""] * (len(head) - 4)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["    " + "  ".join(map(str.rjust, row, widths)) for row in rows]
 
 
-def compared(name: str, found: dict, other: str, reference: dict) -> dict:
-    """Return the paired differences found - reference of success and score, over tasks that both finished.
+def compared(name: str, report: dict, other: str, reference: dict) -> dict:
+    """Return the paired differences report - reference of success and score, over tasks that both finished.
 
     Raise ArgumentError if they did not play the same tasks.
     """
-    check_same_tasks(name, found, other, reference)
-    success, score = (task_differences(found, reference, key) for key in ("success", "score"))
+    check_same_tasks(name, report, other, reference)
+    success, score = (task_differences(report, reference, key) for key in ("success", "score"))
     if not success:
         raise ArgumentError(f"{other} and {name} have no task that both finished")
-    line = {"policy": name, "reference": other, "temperature": found["temperature"], "tasks": len(success)}
+    line = {"policy": name, "reference": other, "temperature": report["temperature"], "tasks": len(success)}
     line["success"], line["score"] = fmean(success), fmean(score)
     line["success_low"], line["success_high"] = interval(bootstrap(success, DIFFERENCE))
-    pairs = [pair for pair in zip(found["tasks"], reference["tasks"], strict=True) if all(_whole(pair))]
+    pairs = [pair for pair in zip(report["tasks"], reference["tasks"], strict=True) if all(_whole(pair))]
     seen = {value for pair in pairs for task in pair for value in task["score"]}
     line["score_low"], line["score_high"] = score_interval(score, seen)
     return line
 
 
-def task_differences(found: dict, reference: dict, key: str) -> list[float]:
-    """Return found - reference of each task that both finished; key: "success" or "score"."""
-    pairs = zip(found["tasks"], reference["tasks"], strict=True)
+def task_differences(report: dict, reference: dict, key: str) -> list[float]:
+    """Return report - reference of each task that both finished; key: "success" or "score"."""
+    pairs = zip(report["tasks"], reference["tasks"], strict=True)
     return [fmean(a[key]) - fmean(b[key]) for a, b in pairs if all(_whole((a, b)))]
 
 
-def check_same_tasks(name: str, found: dict, other: str, reference: dict) -> None:
+def check_same_tasks(name: str, report: dict, other: str, reference: dict) -> None:
     """Raise ArgumentError if two results are not of the same tasks."""
-    own, theirs = ([(task["env"], task["seed"]) for task in one["tasks"]] for one in (found, reference))
-    if own != theirs or found["split"] != reference["split"]:
-        counts = f"{len(theirs)} of split={reference['split']} and {len(own)} of split={found['split']}"
+    own, theirs = ([(task["env"], task["seed"]) for task in one["tasks"]] for one in (report, reference))
+    if own != theirs or report["split"] != reference["split"]:
+        counts = f"{len(theirs)} of split={reference['split']} and {len(own)} of split={report['split']}"
         raise ArgumentError(f"{other} and {name} played different tasks, {counts}: give the same env=, n= and split=")
 
 
@@ -128,21 +130,16 @@ def describe_difference(line: dict) -> str:
         score = f"score {line['score']:+.3f} on each task"
     kind = "greedy" if line["temperature"] == 0 else "sampled"
     head = f"{line['policy']} against {line['reference']}, {kind}, the same {line['tasks']} tasks"
-    found = verdict(line["success_low"], line["success_high"])
-    return f"{head}: {found}; success {line['success']:+.1%} ({bounds}), {score}"
-
-
-def verdict(low: float, high: float) -> str:
-    """Return what the interval of a difference shows."""
-    return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
+    outcome = verdict(line["success_low"], line["success_high"])
+    return f"{head}: {outcome}; success {line['success']:+.1%} ({bounds}), {score}"
 
 
 def pareto(results: dict[str, dict]) -> dict:
     """Return the Pareto frontier of policies by success in each environment, and the pairs of which one is better in
     all environments with a probability of at least CONFIDENT. Environments that failed for a policy are left out."""
-    first, *others = (found["by_env"] for found in results.values())
+    first, *others = (report["by_env"] for report in results.values())
     envs = [env for env in first if all(env in other for other in others)]
-    scores = {name: [found["by_env"][env]["success"] for env in envs] for name, found in results.items()}
+    scores = {name: [report["by_env"][env]["success"] for env in envs] for name, report in results.items()}
     sure = []
     for a, b in permutations(results, 2):
         pairs = [pair for pair in zip(results[a]["tasks"], results[b]["tasks"], strict=True) if all(_whole(pair))]
@@ -153,11 +150,11 @@ def pareto(results: dict[str, dict]) -> dict:
     return {"frontier": frontier(scores), "sure": sure, "sure_frontier": [n for n in results if n not in beaten]}
 
 
-def describe_pareto(found: dict) -> str:
+def describe_pareto(front: dict) -> str:
     """Return `pareto` as one line."""
-    sure = [f"{pair['better']} beats {pair['worse']} everywhere ({pair['probability']:.0%})" for pair in found["sure"]]
+    sure = [f"{pair['better']} beats {pair['worse']} everywhere ({pair['probability']:.0%})" for pair in front["sure"]]
     likely = f"with a probability of at least {CONFIDENT:.0%} (one-sided)"
-    return f"not dominated: {', '.join(found['frontier'])}; {likely}: {', '.join(sure) or 'nothing'}"
+    return f"not dominated: {', '.join(front['frontier'])}; {likely}: {', '.join(sure) or 'nothing'}"
 
 
 def saved_results(path: str, played: dict[str, Any], split: str, tasks: list[Task]) -> dict[str, list[dict]]:
@@ -166,21 +163,21 @@ def saved_results(path: str, played: dict[str, Any], split: str, tasks: list[Tas
     try:
         saved = read_json(Path(path))
         results, theirs = saved["results"], {**TRUNCATION, **saved["played"]}
-        for found in (one for several in results.values() for one in several):
-            numbers = [value for task in found["tasks"] for key in ("success", "score") for value in task[key]]
-            numbers += [found["temperature"], *(part["success"] for part in found["by_env"].values())]
-            _ = math.fsum(numbers), found["split"], [task["seed"] for task in found["tasks"]]
-            if found["by_env"].keys() != {task["env"] for task in found["tasks"] if task["success"]}:
-                raise ValueError("by_env has other environments than its tasks")
+        for report in (one for several in results.values() for one in several):
+            numbers = [value for task in report["tasks"] for key in ("success", "score") for value in task[key]]
+            numbers += [report["temperature"], *(part["success"] for part in report["by_env"].values())]
+            _ = math.fsum(numbers), report["split"], [task["seed"] for task in report["tasks"]]
+            if report["by_env"].keys() != {task["env"] for task in report["tasks"] if task["success"]}:
+                raise Refusal("by_env has other environments than its tasks")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ArgumentError(f"against={path}: not a file that eval.py json= wrote ({error})") from None
     for key in sorted({*played, *theirs}):
         if played.get(key) != theirs.get(key):
             raise ArgumentError(f"against={path} was played with {key}={theirs.get(key)}, not {played.get(key)}")
-    found = {"split": split, "tasks": [{"env": task.env, "seed": task.seed} for task in tasks]}
+    report = {"split": split, "tasks": [{"env": task.env, "seed": task.seed} for task in tasks]}
     for name, several in results.items():
         for one in several:
-            check_same_tasks("this evaluation", found, f"{name} of {path}", one)
+            check_same_tasks("this evaluation", report, f"{name} of {path}", one)
     return {f"{name} of {path}": several for name, several in results.items()}
 
 

@@ -16,6 +16,7 @@ from models import Tokenizer, load_tokenizer
 from rl.config import arguments, fields
 from rl.config.fields import Config
 from rl.config.parse import resolve
+from rl.config.refusals import Refusal
 from rl.evaluate import EVAL_STREAM
 from rl.judge import adapter_settings
 from rl.peaks import MOST_TOKENS
@@ -71,7 +72,7 @@ def _prompt_and_reply(tokenizer: Tokenizer, cfg: Config, task: Any) -> tuple[lis
         env = make_env(cfg, task.env)
         prompt = tokenizer.prompt(env.reset(task.seed, task.split))[: cfg.max_len]
     except (EnvironmentFailed, ValueError) as error:
-        raise ValueError(f"env={task.env}: no held-out prompt ({error}); prompts=0 merges without") from None
+        raise Refusal(f"env={task.env}: no held-out prompt ({error}); prompts=0 merges without") from None
     try:
         reply = env.oracle()
     except RuntimeError:

@@ -9,9 +9,10 @@ from typing import Any
 
 from lora.peft_files import HUB_ID
 from models.weights import TINY
+from rl.config.refusals import Refusal
 from rl.judge import adapter_settings
 from rl.merging import certificate
-from rl.run import retention
+from rl.run import history
 from rl.run.files import read_json
 
 CARD = "README.md"
@@ -109,11 +110,11 @@ def _results(source: Path) -> list[tuple]:
         return []
     table, rows = read_json(stats), []
     epoch = table.get("epoch") if isinstance(table, dict) else None
-    for record in retention.records(run):
+    for record in history.records(run):
         if "eval" in record and record["epoch"] in (0, epoch):
             found = record["eval"]
             if missing := {"low", "high", "episodes", "split"} - found.keys():
-                raise ValueError(f"{run}/metrics.jsonl: epoch {record['epoch']}'s evaluation lacks {min(missing)!r}")
+                raise Refusal(f"{run}/metrics.jsonl: epoch {record['epoch']}'s evaluation lacks {min(missing)!r}")
             play = f"sampled at temperature {found['temperature']:g}" if found["temperature"] else "greedy"
             bounds, tasks = f"{found['low']:.1%} to {found['high']:.1%}", f"{found['episodes']} of {found['split']}"
             rows.append((record["epoch"] or "before", play, f"{found['success']:.1%}", bounds, tasks))

@@ -13,6 +13,7 @@ from huggingface_hub.utils import RepositoryNotFoundError, disable_progress_bars
 
 from lora.peft_files import read_adapter_config
 from models.weights import HUB_ID, inside
+from rl.config.refusals import Refusal
 from rl.merging.model_card import CARD, model_card, renamed
 from rl.run.files import read_json
 
@@ -21,14 +22,14 @@ def check(name: str, private: bool) -> None:
     """Raise ValueError with one line for what a push would fail by: a name, a token, the network, or a repository that
     everybody can read though it is to be private."""
     if not HUB_ID.fullmatch(name) or ".." in name:
-        raise ValueError(f"push={name} is not a name on the hub such as user/name")
+        raise Refusal(f"push={name} is not a name on the hub such as user/name")
     if not get_token():
-        raise ValueError(f"push={name}: no token; set HF_TOKEN or run `hf auth login`")
+        raise Refusal(f"push={name}: no token; set HF_TOKEN or run `hf auth login`")
     with _one_line(name):
         HfApi().whoami()
         public = _is_public(name)
     if private and public:
-        raise ValueError(f"push={name}: this repository is there and public; private=true is for a new one")
+        raise Refusal(f"push={name}: this repository is there and public; private=true is for a new one")
 
 
 def push_written(folder: Path, name: str, private: bool, card_file: str) -> None:
@@ -61,7 +62,7 @@ def _base(folder: Path) -> str:
     if (folder / "adapter_config.json").is_file():
         return read_adapter_config(folder).get("base_model_name_or_path") or ""
     if not (folder / "config.json").is_file():
-        raise ValueError(f"out={folder}: neither a model nor an adapter is there to push")
+        raise Refusal(f"out={folder}: neither a model nor an adapter is there to push")
     report = folder / "merge_report.json"
     return read_json(report)["base"] if report.is_file() else ""
 
@@ -81,4 +82,4 @@ def _one_line(name: str, hint: str = "") -> Iterator[None]:
     except Exception as error:  # of many kinds; for the user they mean the same
         lines = [line for line in str(error).splitlines() if line.strip()]
         reason = lines[0][:200] if lines else "no reason given"
-        raise ValueError(f"push={name}: the hub did not take it ({type(error).__name__}: {reason}){hint}") from None
+        raise Refusal(f"push={name}: the hub did not take it ({type(error).__name__}: {reason}){hint}") from None

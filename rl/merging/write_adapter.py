@@ -11,6 +11,7 @@ from lora.export import make_uniform
 from models import Tokenizer
 from models.checkpoints.streamed import StreamedModel
 from models.weights import resolve
+from rl.config.refusals import Refusal
 from rl.merging.certificate import Probes
 from rl.run.checkpoint import copy_tokenizer
 
@@ -63,10 +64,10 @@ def write(
     layers = zip(lora.lora_layers(model.meta), lora.lora_layers(again.meta), strict=True)
     for (path, layer), (_, other) in layers:
         if not all(map(torch.equal, layer.adapter.parameters(), other.adapter.parameters())):
-            raise ValueError(f"the written adapter differs from the model in {path}")
+            raise Refusal(f"the written adapter differs from the model in {path}")
     expected_NV, found_NV = (logprobs(one, probes, "comparing", compute) for one in (model, again))
     if not torch.equal(found_NV, expected_NV):
-        raise ValueError("the written adapter differs from the model in log-probabilities")
+        raise Refusal("the written adapter differs from the model in log-probabilities")
     if vllm and not (gap := (found_NV - before_NV).abs().max().item()) <= MAX_GAP:
-        raise ValueError(f"for vLLM, a log-probability is {gap:.2g} from the adapter's")
+        raise Refusal(f"for vLLM, a log-probability is {gap:.2g} from the adapter's")
     return rank

@@ -10,11 +10,13 @@ here do everything themselves and send nothing.
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar
+
+from rl.config.refusals import Refusal
 
 T = TypeVar("T")
 SILENT = 75  # exit status of a rank that ends because of another, without a line of its own
@@ -83,18 +85,6 @@ def trains_shares() -> bool:
     return here.shards is not None and here.shards.trains
 
 
-def save_tensors(tensors: dict[str, Any], folder: Any, name: str) -> None:
-    """Write folder/name.safetensors or, where each rank has rows of the tensors, a file of each rank."""
-    if trains_shares():
-        from rl.ranks import saving
-
-        saving.save(tensors, folder, name)
-        return
-    from safetensors.torch import save_file
-
-    save_file({key: x.detach().cpu().contiguous() for key, x in tensors.items()}, folder / f"{name}.safetensors")
-
-
 def share(count: int, rank: int, world: int) -> range:
     """Return the indices of `count` things that a rank takes: adjacent ones, as evenly as can be."""
     return range(rank * count // world, (rank + 1) * count // world)
@@ -102,18 +92,10 @@ def share(count: int, rank: int, world: int) -> range:
 
 def own(pieces: Iterable[T]) -> Iterable[T]:
     """Return the pieces that this rank takes, each for one forward; `fill` puts the results together."""
+    # Adjacent pieces, so that the results of the ranks, one after another, are in the order of the pieces.
     pieces = list(pieces)
     mine = [pieces[i] for i in share(len(pieces), here.rank, here.world)]
     return mine if here.shards is None else here.shards.each(mine)
-
-
-def whole(tensor: Any) -> Any:
-    """Return a tensor that may be shared out among the ranks, whole; then all must call this."""
-    if here.shards is None:
-        return tensor
-    from rl.ranks import saving
-
-    return saving.whole(tensor)
 
 
 def sampling() -> AbstractContextManager:
@@ -129,7 +111,7 @@ def computing() -> AbstractContextManager:
 def fill(*tensors: Any) -> None:
     """Put CPU tensors together in place: each entry was written by one rank and is 0 on the others."""
     if here.world > 1:
-        import torch.distributed as dist
+        import torch.distributed as dist  # torch loads slowly, and programs without a model do not need it
 
         for tensor in tensors:
             meet(lambda tensor=tensor: dist.all_reduce(tensor))
@@ -139,7 +121,7 @@ def gathered(value: T) -> list[T]:
     """Return the value that each rank gives, in the order of ranks."""
     if here.world == 1:
         return [value]
-    import torch.distributed as dist
+    import torch.distributed as dist  # as above
 
     values = [None] * here.world
     meet(lambda: dist.all_gather_object(values, value))
@@ -182,19 +164,6 @@ def agreed(result: T, error: Exception | None = None) -> list[T]:
     return [result for result, _ in outcomes]
 
 
-def play(ways: list[Callable[[list, Any], list]], tasks: list, progress: Any) -> Iterator[list]:
-    """Yield for each way to play the tasks their episodes, in the order of the tasks. way(tasks, progress) plays some
-    tasks, of whole groups; several ranks share them, and play several ways side by side.
-
-    Lines that the others write to `progress` are printed by the first. Raises ValueError if every episode failed.
-    """
-    if here.world == 1:
-        return (way(tasks, progress) for way in ways)
-    from rl.ranks import playing
-
-    return playing.play(ways, tasks, progress)
-
-
 def chosen(choose: Callable, model: Any, threads: int, trial: bool, products: str) -> tuple[str, str]:
     """Return what `choose` (models.choose_threads) returns on the first rank; the others take the same kernels.
 
@@ -202,7 +171,7 @@ def chosen(choose: Callable, model: Any, threads: int, trial: bool, products: st
     """
     if here.world == 1:
         return choose(model, threads, trial, products)
-    import torch
+    import torch  # as above
 
     def on_first() -> tuple[str, str, int] | None:
         with sampling():
@@ -212,7 +181,7 @@ def chosen(choose: Callable, model: Any, threads: int, trial: bool, products: st
     kinds = gathered(kind if is_first() else choose(model, count, False, kind)[1])
     other = next((rank for rank, theirs in enumerate(kinds) if theirs != kind), None)
     if other is not None:
-        raise ValueError(f"the CPU of rank {other} multiplies by products={kinds[other]}, that of rank 0 by {kind}")
+        raise Refusal(f"the CPU of rank {other} multiplies by products={kinds[other]}, that of rank 0 by {kind}")
     return exact, kind
 
 
@@ -222,25 +191,12 @@ def take_waited() -> float:
     return seconds
 
 
-def with_busy_seconds(phases: dict[str, dict]) -> dict[str, dict]:
-    """Return the phases of a log line with the seconds that each of several ranks worked in them, without waiting.
-    Print a line about a rank that has become slow."""
-    waited = [phase.pop("waited") for phase in phases.values()]
-    if here.world > 1:
-        mine = [phase["seconds"] - seconds for phase, seconds in zip(phases.values(), waited, strict=True)]
-        for phase, *seconds in zip(phases.values(), *gathered(mine), strict=True):
-            phase["busy_seconds"] = seconds
-        from rl.ranks import pace
-
-        pace.look()
-    return phases
-
-
 def speaks(store: Any = None) -> bool:
     """Return whether this rank is to say why the run ends: it is the first that asks, and asks for the first time."""
     store = store or here.store
     if store is None:
         return True
+    # The store decides who is first, so that a failure of all ranks prints one line.
     me = f"{here.rank} {time.monotonic()}"
     try:
         return store.compare_set("spoken", "", me).decode() == me
@@ -257,6 +213,7 @@ def meet(exchange: Callable[[], Any]) -> None:
     except RuntimeError as error:  # the connection to a rank broke
         here.interrupt()
         line = str(error).splitlines()[0][:200]
+        # The process that started the ranks prints this line if no rank says more.
         with suppress(RuntimeError):
             here.store.compare_set("lost", "", line)
         raise AnotherRankFailed(line) from None

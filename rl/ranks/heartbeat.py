@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from rl import ranks
-from rl.run import resume
+from rl.run import files
 
 TURN = 1.0  # seconds between two looks
 LIMIT = 45  # turns without a sign of life after which a rank is given up
@@ -25,6 +25,7 @@ class Heartbeat:
     """Shows that this rank lives, and watches the others, from its own thread until `stop`."""
 
     def __init__(self):
+        # A clone has a connection of its own: the main thread may be blocked in a call on the first one.
         self.rank, self.world, self.store = ranks.here.rank, ranks.here.world, ranks.here.store.clone()
         self.main, self.stopped = threading.main_thread(), threading.Event()
         self.clock = time.pthread_getcpuclockid(self.main.ident)
@@ -106,4 +107,4 @@ def how_to_resume(store: Any) -> str:
     """Return "; " and how the run goes on; "" if it had not begun."""
     if not store.check(["folder"]):
         return ""
-    return f"; {resume.how_to_resume(store.get('folder').decode())}"
+    return f"; {files.how_to_resume(store.get('folder').decode())}"

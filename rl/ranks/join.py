@@ -16,6 +16,7 @@ from models import load_tokenizer
 from models.export import save_config, writer
 from models.weights import resolve
 from rl.config import program
+from rl.config.refusals import Refusal
 from rl.ranks.saving import Pieces
 from rl.run import exits, signals
 from rl.run.checkpoint import copy_tokenizer
@@ -32,11 +33,11 @@ class Keys:
 def main(keys: Keys) -> None:
     folder, target = Path(keys.checkpoint), Path(keys.out)
     if target.exists():
-        raise ValueError(f"out={keys.out} exists already")
+        raise Refusal(f"out={keys.out} exists already")
     verify(folder)
     settings = read_json(folder.parent / "config.json")
     if settings["lora"]["r"]:
-        raise ValueError(f"{folder} has an adapter; epoch_N beside it is whole, and merge.py folds it into its base")
+        raise Refusal(f"{folder} has an adapter; epoch_N beside it is whole, and merge.py folds it into its base")
     dtype = getattr(torch, settings["dtype"] if keys.dtype == "run" else keys.dtype)
     saved = Pieces(folder, "trainable")
     with new_folder(target) as made:

@@ -2,7 +2,7 @@
 
 Under `ranks=N` this process starts N others, shows the torch.distributed store where they meet, passes signals on, and
 ends them all when one dies. Their heartbeat (heartbeat.py) finds one that hangs. On a CPU under Linux they are forks,
-which have imported torch already (seconds); elsewhere programs with the same words.
+which saves the seconds in which torch is imported; elsewhere they are programs with the same words.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ from rl import ranks
 from rl.config.arguments import ArgumentError, flatten
 from rl.config.fields import Config
 from rl.ranks import gradients, heartbeat
-from rl.run import digests, signals
+from rl.run import files, signals
 
 PATIENCE = timedelta(minutes=30)  # for a rank that is slow; heartbeat.py ends the run sooner if it hangs
 MEETING = timedelta(minutes=5)  # for all ranks to join
@@ -44,7 +44,8 @@ def run(main: Callable[[Config], None], cfg: Config, groups: int, computed: bool
     """Call main(cfg) in this process, or as one of several ranks, or start these and wait for them.
 
     groups: of episodes, which stay whole. Raise ArgumentError if there are more ranks.
-    computed: whether this process has multiplied, to merge. OpenMP's threads are not in a fork, which would hang.
+    computed: torch has already multiplied here, to merge. Forking would then hang, because OpenMP's threads do not
+    survive it.
     """
     joins = "WORLD_SIZE" in os.environ and "RANK" in os.environ
     count = int(os.environ["WORLD_SIZE"]) if joins else number(cfg, groups)
@@ -121,7 +122,7 @@ def launch(count: int, forks: bool) -> int | None:
                 os.environ.update(env)
                 return None
         else:
-            words = [sys.executable, str(digests.ROOT / ranks.program()), *sys.argv[1:]]
+            words = [sys.executable, str(files.ROOT / ranks.program()), *sys.argv[1:]]
             child = subprocess.Popen(words, env=env, start_new_session=True)
         children.append(child)
     try:
@@ -186,8 +187,8 @@ def received() -> list[int]:
 def supervise(children: list[subprocess.Popen | Fork], store: Any, came: list[int]) -> int:
     """Wait until all ranks have ended, or some time after one has failed. Pass on the signals that come to `came`.
     Return the run's exit status."""
-    first, ends, passed_on = None, None, 0
-    while any(child.poll() is None for child in children) and (ends is None or time.monotonic() < ends):
+    first, deadline, passed_on = None, None, 0
+    while any(child.poll() is None for child in children) and (deadline is None or time.monotonic() < deadline):
         for number in came[passed_on:]:
             if not store.check([f"joined {rank}" for rank in range(len(children))]):
                 ranks.say(f"stopped by {signal.Signals(number).name}; no run had begun")
@@ -197,7 +198,7 @@ def supervise(children: list[subprocess.Popen | Fork], store: Any, came: list[in
         failed = [rank for rank, child in enumerate(children) if child.poll()]
         if failed and first is None:
             first, status = failed[0], status_of(children[failed[0]], came)
-            ends = time.monotonic() + (GRACE if status <= 128 else SAVING)
+            deadline = time.monotonic() + (GRACE if status <= 128 else SAVING)
             if status > 128 and not came:  # a signal to one rank is a signal to all
                 send(children, status - 128)
             elif status < 0:
@@ -249,7 +250,7 @@ def run_as_rank(main: Callable[[Config], None], cfg: Config) -> None:
 def leave() -> None:
     """End gloo's threads: a process that ends while they run may abort. A model with shares has groups of its own."""
     ranks.here.shards = None
-    gc.collect()
+    gc.collect()  # process groups that only a cycle of objects still holds
     torch.distributed.destroy_process_group()
 
 
@@ -300,9 +301,9 @@ def attempt(store: Any, rank: int, world: int) -> str:
     """
     own, name = uuid.uuid4().hex, ""
     store.set(f"hello {rank}", own)
-    ends = time.monotonic() + MEETING.total_seconds()
+    deadline = time.monotonic() + MEETING.total_seconds()
     while not (name and (rank or store.check([f"{name} {other}" for other in range(world)]))):
-        if time.monotonic() > ends:
+        if time.monotonic() > deadline:
             raise ArgumentError(f"rank {rank}: the others did not join within {MEETING.seconds} seconds")
         if rank == 0:
             name = own
@@ -320,7 +321,7 @@ def attempt(store: Any, rank: int, world: int) -> str:
 def agree(cfg: Config) -> None:
     """Raise ArgumentError if ranks have other settings, other code or another torch."""
     mine = {key: str(value) for key, value in flatten(cfg.as_dict()).items()}
-    mine["code"] = hashlib.sha256(json.dumps(digests.code()).encode()).hexdigest()[:16]
+    mine["code"] = hashlib.sha256(json.dumps(files.code_digests()).encode()).hexdigest()[:16]
     mine["torch"] = torch.__version__
     first, *others = ranks.gathered(mine)
     for rank, theirs in enumerate(others, 1):

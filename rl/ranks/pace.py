@@ -11,6 +11,7 @@ from rl import ranks
 SLOW = 1.5  # times what the median rank takes
 EPOCHS = 3  # in a row, after which a line names the rank
 
+# Of this process, which is one rank: work is measured inside a rollout or an update, and compared once an epoch.
 _own: dict[str, list[float]] = defaultdict(lambda: [0.0, 0])  # work: [seconds, units], of this rank since `look`
 _slow: Counter[tuple[str, int]] = Counter()  # (work, rank): epochs in a row in which it was slow
 
@@ -29,7 +30,7 @@ def look() -> None:
     everyone = ranks.gathered(dict(_own))
     _own.clear()
     for work in sorted(set().union(*everyone)):
-        counted = {rank: found[work] for rank, found in enumerate(everyone) if found.get(work, (0, 0))[1]}
+        counted = {rank: work_of[work] for rank, work_of in enumerate(everyone) if work_of.get(work, (0, 0))[1]}
         paces = {rank: seconds / units for rank, (seconds, units) in counted.items()}
         middle = median_low(paces.values()) if paces else 0.0
         for rank in range(len(everyone)):
@@ -38,3 +39,15 @@ def look() -> None:
             if _slow[work, rank] == EPOCHS:
                 times = f"{paces[rank] / middle:.1f} times as long as the median rank"
                 print(f"rank {rank} is slow, and the others wait: {work} takes it {times}, {EPOCHS} epochs in a row")
+
+
+def with_busy_seconds(phases: dict[str, dict]) -> dict[str, dict]:
+    """Return the phases of a log line with the seconds that each of several ranks worked in them, without waiting.
+    Print a line about a rank that has become slow."""
+    waited = [phase.pop("waited") for phase in phases.values()]
+    if ranks.here.world > 1:
+        busy = [phase["seconds"] - seconds for phase, seconds in zip(phases.values(), waited, strict=True)]
+        for phase, *seconds in zip(phases.values(), *ranks.gathered(busy), strict=True):
+            phase["busy_seconds"] = seconds
+        look()
+    return phases

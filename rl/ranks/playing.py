@@ -9,6 +9,7 @@ import torch
 from tqdm import tqdm
 
 from rl import ranks
+from rl.config.refusals import Refusal
 from rl.ranks import pace
 from rl.records import Episode
 from rl.tasks import Task
@@ -32,7 +33,22 @@ class Lines:
 def play(
     ways: list[Callable[[list, Any], list]], tasks: list[Task], progress: tqdm, shares: list | None = None
 ) -> Iterator[list[Episode]]:
-    """Do what rl.ranks.play says, for several ranks. shares: each rank's tasks for each way, where they are given."""
+    """Return for each way to play the tasks their episodes, in the order of the tasks. way(tasks, progress) plays some
+    tasks, of whole groups; several ranks share them, and play several ways side by side.
+
+    shares: each rank's tasks for each way, where they are given.
+    Lines that the others write to `progress` are printed by the first. Raises ValueError if every episode failed.
+    """
+    # Lazily, so that a caller sees the results of one way before the next one is played.
+    if ranks.here.world == 1 and shares is None:
+        return (way(tasks, progress) for way in ways)
+    return _play_together(ways, tasks, progress, shares)
+
+
+def _play_together(
+    ways: list[Callable[[list, Any], list]], tasks: list[Task], progress: tqdm, shares: list | None
+) -> Iterator[list[Episode]]:
+    """Do what `play` says, of several ranks or with given shares."""
     world = ranks.here.world
     shares = shares or (assigned(tasks, world) if len(ways) == 1 else side_by_side(tasks, len(ways), world))
     mine = shares[ranks.here.rank]
@@ -42,15 +58,15 @@ def play(
     def work() -> tuple[list[list[Episode]], list[str]]:
         kind = "a token of an episode" if len(ways) == 1 else "an evaluation"  # of which the ranks' shares differ
         with ranks.sampling(), pace.measured(kind) as units:
-            found = [way(some, lines) if some else [] for way, some in zip(ways, mine, strict=True)]
-            episodes = [episode for some in found for episode in some]
+            by_way = [way(some, lines) if some else [] for way, some in zip(ways, mine, strict=True)]
+            episodes = [episode for some in by_way for episode in some]
             units += [len(episode.ids_T) for episode in episodes] if len(ways) == 1 else []
         for episode in (episode for episode in episodes if episode.hidden):
             # One tensor is sent sooner than parts of larger ones. Ranks that share the weights make each pass together.
             episode.hidden = [] if ranks.here.shards else [torch.cat(episode.hidden)]
         if not all(isfinite(sum(episode.logprobs_T)) for episode in episodes):
             raise FloatingPointError("collect: log-probabilities of sampled tokens are not finite")
-        return found, lines.lines
+        return by_way, lines.lines
 
     parts = ranks.together(work)
     for line in (line for _, lines in parts for line in lines):
@@ -63,7 +79,7 @@ def play(
         played.append([by_key[task.key] for task in tasks])
         if tasks and all(episode.infrastructure_failed for episode in played[-1]):
             last = [line for _, lines in parts for line in lines][-1:]
-            raise ValueError(f"every one of {len(tasks)} episodes failed; the last: {''.join(last)}")
+            raise Refusal(f"every one of {len(tasks)} episodes failed; the last: {''.join(last)}")
     for episode in (episode for episodes in played for episode in episodes):
         count = tokens_of[episode.env]
         count[:] = count[0] + 1, count[1] + len(episode.ids_T)

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from models import CausalLM
 from models.export import save_config, writer
 from rl import ranks
+from rl.config.refusals import Refusal
 
 
 def file_name(name: str, rank: int, world: int) -> str:
@@ -40,7 +41,7 @@ class Pieces:
         world = int(paths[0].stem.rsplit("-", 1)[1]) if paths else 0
         names = [file_name(name, rank, world) for rank in range(len(paths))]
         if len(paths) != world or [path.name for path in paths] != names:
-            raise ValueError(f"{folder}: the files {name}-*-of-{world:05}.safetensors are not those of {world} ranks")
+            raise Refusal(f"{folder}: the files {name}-*-of-{world:05}.safetensors are not those of {world} ranks")
         if not paths and (single := folder / f"{name}.safetensors").is_file():
             paths = [single]
         self.owners: dict[str, list] = {}  # the files that have rows of a tensor, in order
@@ -51,10 +52,10 @@ class Pieces:
 
     def shapes(self) -> dict[str, torch.Size]:
         """Return the shape of each whole tensor."""
-        found = {key: [file.get_slice(key).get_shape() for file in files] for key, files in self.owners.items()}
+        of_files = {key: [file.get_slice(key).get_shape() for file in files] for key, files in self.owners.items()}
         return {
             key: torch.Size([sum(shape[0] for shape in shapes), *shapes[0][1:]] if shapes[0] else [])
-            for key, shapes in found.items()
+            for key, shapes in of_files.items()
         }
 
     def whole(self, key: str) -> Tensor:
@@ -65,8 +66,6 @@ class Pieces:
         """Return a tensor as `p` lies: whole, or this rank's rows."""
         if ranks.here.shards is None:
             return self.whole(key)
-        from torch.distributed.tensor import DTensor
-
         if not isinstance(p, DTensor):
             return self.whole(key)
         rows = self.rows(key, *share_of(len(p), ranks.here.rank, ranks.here.world)).to(p.device)
@@ -77,19 +76,23 @@ class Pieces:
         """Return some rows of a tensor."""
         parts, first = [], 0
         for file in self.owners[key]:
-            found = file.get_slice(key)
-            count = found.get_shape()[0]
+            stored = file.get_slice(key)
+            count = stored.get_shape()[0]
             a, b = max(start - first, 0), min(stop - first, count)
-            parts.append(found[a:b] if b > a else file.get_tensor(key)[:0])
+            parts.append(stored[a:b] if b > a else file.get_tensor(key)[:0])
             first += count
         return torch.cat(parts)
 
 
 def save(tensors: dict[str, Tensor], folder: Path, name: str) -> None:
-    """Write each rank's rows as rl/ranks/saving.py reads them, into the first rank's `folder`, which all must reach.
+    """Write folder/name.safetensors or, where each rank trains rows of the tensors, a file of each rank.
 
-    All ranks must call this. Raise an error on every rank if one cannot write.
+    Then all ranks must call this and reach the first one's `folder`; an error is raised on every rank if one cannot
+    write.
     """
+    if not ranks.trains_shares():
+        save_file({key: x.detach().cpu().contiguous() for key, x in tensors.items()}, folder / f"{name}.safetensors")
+        return
     place = Path(ranks.from_first(str(folder)))
     ranks.together(partial(_save_own, tensors, place, name))
 
@@ -111,14 +114,17 @@ def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dty
                 write(key, whole(p))
         save_config(folder, raw_config, dtype)
     else:
-        for p in parameters.values():
+        for p in parameters.values():  # every rank sends its rows for each tensor that the first one makes whole
             whole(p)
 
 
 def whole(x: Tensor) -> Tensor:
-    """Return a copy of the whole tensor, in the dtype that computes, on every rank; all must call this."""
+    """Return the tensor if the model is whole. Else return a copy of the whole tensor, in the dtype that computes, on
+    every rank; all must call this."""
+    if ranks.here.shards is None:
+        return x
     if not isinstance(x, DTensor):
         return x.clone()
-    found: list[Tensor] = []
-    ranks.meet(lambda: found.append(x.full_tensor()))
-    return found[0].to(ranks.here.shards.dtype)
+    copies: list[Tensor] = []
+    ranks.meet(lambda: copies.append(x.full_tensor()))
+    return copies[0].to(ranks.here.shards.dtype)

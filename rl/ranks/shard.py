@@ -40,6 +40,7 @@ from models.weights import check_finite
 from rl import peaks, ranks
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config
+from rl.config.refusals import Refusal
 from rl.ranks.saving import share_of
 
 RESERVED = 2**30  # bytes that a rollout leaves to others: CUDA's context, Python, the system
@@ -271,15 +272,15 @@ def read(cfg: Config, model: CausalLM, files: list[Path], dtype: torch.dtype, de
                     continue
                 found = file.get_slice(key)
                 if key in tensors or key not in parameters or tuple(found.get_shape()) != parameters[key].shape:
-                    raise ValueError(f"{path}: {key}")
+                    raise Refusal(f"{path}: {key}")
                 start, stop = share_of(found.get_shape()[0], ranks.here.rank, ranks.here.world)
                 local = found[start:stop] if stop > start else file.get_tensor(key)[:0]
                 if not local.is_floating_point():
-                    raise ValueError(f"{path}: {key}")
+                    raise Refusal(f"{path}: {key}")
                 local = local.to(device=device, dtype=dtype, copy=True)  # not a view of the whole file
                 check_finite(local, f"{path}: {key}")
                 tensors[key] = local if cfg.lora.r else local.float()  # float32 shares train
     if model.config.tie_word_embeddings and HEAD in tensors and not torch.equal(tensors.pop(HEAD), tensors[EMBEDDING]):
-        raise ValueError(f"{HEAD} differs from {EMBEDDING}")
+        raise Refusal(f"{HEAD} differs from {EMBEDDING}")
     whole = {key: dict(shape=parameters[key].shape, stride=parameters[key].stride()) for key in tensors}
     return {key: DTensor.from_local(x, mesh, [Shard(0)], run_check=False, **whole[key]) for key, x in tensors.items()}

@@ -82,5 +82,5 @@ def started(tokenizer: Tokenizer, state: Any, cfg: Config, first: int) -> Sampli
     play = partial(rollout.play, state.model, tokenizer, cfg, cfg.temperature, weights, False)
     pool, lines = ThreadPoolExecutor(1), playing.Lines(tqdm(disable=True))
     played = pool.submit(play, shares[ranks.here.rank], lines)
-    pool.shutdown(wait=False)
+    pool.shutdown(wait=False)  # the thread ends with its only task
     return Sampling(tasks, shares, played, lines, state.step, weights)

@@ -13,6 +13,7 @@ from envs.http.exchange import Left, Lost, bearer, exchange, parse_json, plain, 
 from envs.http.wire import is_number
 from envs.requests import Request, Result
 from models.chat.formats import without_thoughts
+from rl.config.refusals import Refusal
 
 KEY = "OPENAI_API_KEY"  # the environment variable of the key that requests carry
 TOO_LONG = ("context length", "context_length", "context size", "maximum model length")  # in the messages of servers
@@ -49,8 +50,8 @@ class Server:
                 reply = exchange(self.url + path, data, headers, self.timeout, self.left)
                 if reply.ok and not json_reply:
                     return {}
-                if reply.ok and isinstance(found := parse_json(reply.body), dict):
-                    return found
+                if reply.ok and isinstance(table := parse_json(reply.body), dict):
+                    return table
                 text = without_key(reply.body[:10_000].decode(errors="replace"))
                 reason = "no JSON object came" if reply.ok else plain(f"{reply.status} {reply.reason}: {text}", 400)
                 if reply.permanent:
@@ -72,7 +73,7 @@ class Server:
             names = [model["id"] for model in self.ask("/models")["data"]]
             return [name for name in names if isinstance(name, str) and name == plain(name)]
         except (KeyError, TypeError, Refused) as error:
-            raise ValueError(f"{self.url}/models lists no models: is it the URL up to /v1? {error}") from None
+            raise Refusal(f"{self.url}/models lists no models: is it the URL up to /v1? {error}") from None
 
     def chat(self, name: str, messages: list[dict], most: int, temperature: float, seed: int) -> tuple[str, int, str]:
         """Return a reply: its text, its tokens as counted by the server, and its finish reason, "stop" or "length"."""
@@ -108,11 +109,11 @@ class Server:
                 return Result()
             return Result(text=without_thoughts(text), tokens=tokens)
         try:
-            found = self.ask("/embeddings", {"model": name, "input": asked.texts})["data"]
-            vectors = {row["index"]: row["embedding"] for row in found}
+            rows = self.ask("/embeddings", {"model": name, "input": asked.texts})["data"]
+            vectors = {row["index"]: row["embedding"] for row in rows}
             return Result(vector=_checked([vectors[number] for number in range(len(asked.texts))]))
         except (Refused, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{self.url} gives no embeddings of {name}: {plain(str(error), 500)}") from None
+            raise Refusal(f"{self.url} gives no embeddings of {name}: {plain(str(error), 500)}") from None
 
 
 def without_key(text: str) -> str:
@@ -124,7 +125,7 @@ def without_key(text: str) -> str:
 def _checked(vectors: list) -> list[list[float]]:
     """Return the vectors. Raise ValueError unless all have one length, above 0, and finite numbers."""
     if not all(isinstance(vector, list) and all(map(is_number, vector)) for vector in vectors):
-        raise ValueError("a vector is no list of finite numbers")
+        raise Refusal("a vector is no list of finite numbers")
     if len(set(map(len, vectors))) > 1 or [] in vectors:
-        raise ValueError("the vectors have different lengths")
+        raise Refusal("the vectors have different lengths")
     return vectors

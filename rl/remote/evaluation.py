@@ -22,6 +22,7 @@ import envs
 from models.chat.formats import without_thoughts
 from rl import reward
 from rl.config.fields import Config
+from rl.config.refusals import Refusal
 from rl.records import Episode, Turn
 from rl.remote.client import Refused, Server
 from rl.rollout import CUT, MAX_THREADS
@@ -43,7 +44,7 @@ def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: 
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     if all(episode.infrastructure_failed for episode in played):
-        raise ValueError(f"all {len(played)} episodes failed because of the environment, not the agent")
+        raise Refusal(f"all {len(played)} episodes failed because of the environment, not the agent")
     return played
 
 
@@ -80,5 +81,5 @@ def play(server: Server, name: str, cfg: Config, temperature: float, task: Task)
             tqdm.write(f"{episode.env}: {error}; the episode is left out", file=sys.stderr)
         episode.infrastructure_failed = episode.truncated = True
     except Refused as error:
-        raise ValueError(str(error)) from None
+        raise Refusal(str(error)) from None
     return episode

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from rl.batch import policy_logprobs, select
 from rl.config.fields import Config
+from rl.config.refusals import Refusal
 from rl.records import Batch
 from rl.run.state import TrainState
 
@@ -37,7 +38,7 @@ def recomputed(batch: Batch, state: TrainState, cfg: Config, micro_tokens: int) 
         line = f"{metrics['remote_far']} of {len(far_B)} episodes have log-probabilities far from this adapter's"
         if far_B.all():
             usual = "another base, or log-probabilities before the temperature (vLLM: --logprobs-mode)"
-            raise ValueError(f"sampler={cfg.sampler}: {line}, {mean:.2g} nats on average: {usual}")
+            raise Refusal(f"sampler={cfg.sampler}: {line}, {mean:.2g} nats on average: {usual}")
         tqdm.write(f"{line}; they are left out")
         for episode, far in zip(batch.episodes, far_B.tolist(), strict=True):
             episode.infrastructure_failed = episode.infrastructure_failed or far

@@ -31,6 +31,7 @@ from models.engine import SampledTurn
 from models.random import fold_all
 from rl import ranks
 from rl.config.fields import Config, Files
+from rl.config.refusals import Refusal
 from rl.remote.client import Refused, Server
 from rl.run.files import new_folder
 
@@ -69,7 +70,7 @@ def push(server: Server, name: str, model: CausalLM, cfg: Config) -> None:
     for served in server.ask("/models")["data"]:
         longest = served.get("max_model_len") or cfg.max_len
         if longest < cfg.max_len:
-            raise ValueError(f"sampler={cfg.sampler} takes {longest} tokens, fewer than max_len={cfg.max_len}")
+            raise Refusal(f"sampler={cfg.sampler} takes {longest} tokens, fewer than max_len={cfg.max_len}")
     if not (folder / name).is_dir():
         with new_folder(folder / name) as files:
             lora.save_adapter(model, files, cfg.model)
@@ -77,7 +78,7 @@ def push(server: Server, name: str, model: CausalLM, cfg: Config) -> None:
         try:
             load(server, name, folder / name)
         except Refused as error:
-            raise ValueError(f"sampler={cfg.sampler} does not load the adapter: {error}") from None
+            raise Refusal(f"sampler={cfg.sampler} does not load the adapter: {error}") from None
     for old in known:
         if old.startswith(_prefix(cfg)) and old not in {name, *in_use}:
             server.ask("/unload_lora_adapter", {"lora_name": old}, json_reply=False)

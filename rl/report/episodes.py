@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from models import Tokenizer
+from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
 from rl.stats import jeffreys, rate_interval
 
@@ -31,28 +32,36 @@ class Learned:
     entropies: list[float] | None = None
 
 
-def learned(batch: Batch) -> dict[int, Learned]:
-    """Return what the batch and its pieces on all ranks know of each episode, by the episode's id()."""
-    found = {id(e): Learned() for e in batch.episodes}
+def learned(batch: Batch, episodes: list[Episode]) -> dict[int, Learned]:
+    """Return what learning knew of an epoch's episodes, by their place among them. The batch has them in the same
+    order, without those that were left out."""
     counts = [sum(e.action_mask_T) for e in batch.episodes]
+    of_batch = [Learned() for _ in batch.episodes]
     for name, values_N in (("advantages", batch.advantages_N), ("values", batch.old_values_N)):
         if values_N is not None:
-            for e, values in zip(batch.episodes, values_N.split(counts), strict=True):
-                setattr(found[id(e)], name, values.tolist())
-    for e, entropy_N in zip(batch.episodes, batch.first_entropy[batch.place_N].split(counts), strict=True):
-        if not (entropy_N < 0).any():
-            found[id(e)].entropies = entropy_N.tolist()
-    return found
+            for of_episode, values in zip(of_batch, values_N.split(counts), strict=True):
+                setattr(of_episode, name, values.tolist())
+    for of_episode, entropy_N in zip(of_batch, batch.first_entropy[batch.place_N].split(counts), strict=True):
+        if not (entropy_N < 0).any():  # -1 marks tokens that no micro-batch has met
+            of_episode.entropies = entropy_N.tolist()
+    by_place, next_of_batch = {}, 0
+    for place, e in enumerate(episodes):
+        if next_of_batch < len(of_batch) and e is batch.episodes[next_of_batch]:
+            by_place[place] = of_batch[next_of_batch]
+            next_of_batch += 1
+    return by_place
 
 
 def learned_before(lines: list[str], episodes: list[Episode]) -> dict[int, Learned]:
-    """Return what an epoch's saved lines know of the same episodes, by id(); of those shown alone. Damaged lines know
-    nothing."""
+    """Return what an epoch's saved lines know of the same episodes, by their place; of those shown alone. Damaged lines
+    know nothing."""
     try:
         rows, tokens = (json.loads(line)[name] for line, name in zip(lines, ("rows", "shown"), strict=True))
-        whole = [e for e in episodes if not e.infrastructure_failed]
-        pairs = [(e, tokens[row[-1]]) for e, row in zip(whole, rows, strict=False) if 0 <= row[-1] < len(tokens)]
-        return {id(e): _shown_before(saved, sum(e.action_mask_T)) for e, saved in pairs}
+        whole = [place for place, e in enumerate(episodes) if not e.infrastructure_failed]
+        pairs = [
+            (place, tokens[row[-1]]) for place, row in zip(whole, rows, strict=False) if 0 <= row[-1] < len(tokens)
+        ]
+        return {place: _shown_before(saved, sum(episodes[place].action_mask_T)) for place, saved in pairs}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
 
@@ -70,31 +79,33 @@ def _shown_before(saved: dict[str, Any], tokens: int) -> Learned:
 def _spread(pairs: list[tuple[int, Any]], size: int) -> list:
     """Return each value as often as its count says. Raise ValueError unless that makes `size` of them."""
     if min((count for count, _ in pairs), default=0) < 0 or sum(count for count, _ in pairs) != size:
-        raise ValueError(f"not {size} values")
+        raise Refusal(f"not {size} values")
     return [value for count, value in pairs for _ in range(count)]
 
 
 def epoch_lines(tokenizer: Tokenizer, epoch: int, episodes: list[Episode], known: dict[int, Learned], room: int) -> str:
-    """Return the two lines of an epoch. room: about how many bytes the second may have."""
-    whole = [e for e in episodes if not e.infrastructure_failed]
-    shown = chosen(whole, room)
-    place = {id(e): i for i, e in enumerate(shown)}
+    """Return the two lines of an epoch. known: of `learned`. room: about how many bytes the second may have."""
+    places = [place for place, e in enumerate(episodes) if not e.infrastructure_failed]
+    whole = [episodes[place] for place in places]
+    shown = evenly_by_score(whole, room)
+    line_of = {index: line for line, index in enumerate(shown)}
     envs, outcomes = sorted({e.env for e in whole}), sorted({e.outcome for e in whole})
     rows = [
         [envs.index(e.env), outcomes.index(e.outcome), int(e.success), _short(round(e.score, 9)), len(e.turns)]
-        + [sum(e.action_mask_T), len(e.ids_T), e.seed, e.group, place.get(id(e), -1)]
-        for e in whole
+        + [sum(e.action_mask_T), len(e.ids_T), e.seed, e.group, line_of.get(i, -1)]
+        for i, e in enumerate(whole)
     ]
+    texts = [(whole[i], known.get(places[i], Learned())) for i in shown]
     bands = {env: _bands([e for e in whole if env in ("", e.env)]) for env in ["", *envs]} if whole else {}
     summary = {"episodes": epoch, "envs": envs, "outcomes": outcomes, "rows": rows, "bands": bands}
-    return f"{_json(summary)}\n{_json({'tokens': epoch, **_tokens(tokenizer, shown, known)})}\n"
+    return f"{_json(summary)}\n{_json({'tokens': epoch, **_tokens(tokenizer, texts)})}\n"
 
 
-def chosen(episodes: list[Episode], room: int) -> list[Episode]:
-    """Return as many episodes as there is room for, from the lowest score to the highest at even distances."""
+def evenly_by_score(episodes: list[Episode], room: int) -> list[int]:
+    """Return the places of as many episodes as there is room for, at even distances from lowest to highest score."""
     size = fmean(300 + 3 * len(e.ids_T) + 3 * sum(e.action_mask_T) for e in episodes) if episodes else 1
     count = min(len(episodes), max(1, int(room / size)))
-    by_score = sorted(episodes, key=lambda e: e.score)
+    by_score = sorted(range(len(episodes)), key=lambda i: episodes[i].score)
     return [by_score[i * (len(episodes) - 1) // max(1, count - 1)] for i in range(count)]
 
 
@@ -106,8 +117,8 @@ def _bands(episodes: list[Episode]) -> dict[str, list[float]]:
     if len(tasks) == len(episodes):
         low, high = jeffreys(sum(e.success for e in episodes), len(episodes))
     else:
-        low, high = rate_interval([fmean(e.success for e in own) for own in tasks.values()])
-    scores = [fmean(e.score for e in own) for own in tasks.values()]
+        low, high = rate_interval([fmean(e.success for e in members) for members in tasks.values()])
+    scores = [fmean(e.score for e in members) for members in tasks.values()]
     half = Z80 * stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
     mean = fmean(e.score for e in episodes)
     bands = {"success": [fmean(e.success for e in episodes), low, high], "score": [mean, mean - half, mean + half]}
@@ -128,7 +139,7 @@ class _Strings:
 
     def indices(self, ids: list[int]) -> list[int]:
         """Return the index of each token's text."""
-        found, waiting = [], ()
+        places, waiting = [], ()
         for i in ids:
             waiting += (i,)
             if waiting not in self.known:
@@ -138,15 +149,14 @@ class _Strings:
                 text = ""
             else:
                 waiting = ()
-            found.append(self.index.setdefault(text, len(self.index)))
-        return found
+            places.append(self.index.setdefault(text, len(self.index)))
+        return places
 
 
-def _tokens(tokenizer: Tokenizer, episodes: list[Episode], known: dict[int, Learned]) -> dict[str, Any]:
+def _tokens(tokenizer: Tokenizer, episodes: list[tuple[Episode, Learned]]) -> dict[str, Any]:
     """Return the second line's fields. A prompt that an episode shares with its environment's first is not repeated."""
     strings, shown, first, largest = _Strings(tokenizer), [], {}, 0.0
-    for n, e in enumerate(episodes):
-        own = known.get(id(e), Learned())
+    for n, (e, known) in enumerate(episodes):
         like, start = first.setdefault(e.env, (n, e)), 0
         if like[1] is not e:
             pairs = zip(e.ids_T, like[1].ids_T, strict=False)
@@ -156,19 +166,19 @@ def _tokens(tokenizer: Tokenizer, episodes: list[Episode], known: dict[int, Lear
             break
         turns, at = [], 0
         for turn in e.turns:
-            value = _short(own.values[at]) if own.values and at < len(own.values) else None
+            value = _short(known.values[at]) if known.values and at < len(known.values) else None
             turns.append([turn.start, turn.stop, _short(turn.reward), value, turn.stop_reason])
             at += turn.stop - turn.start
         logprobs = [-x for x, sampled in zip(e.logprobs_T, e.action_mask_T, strict=True) if sampled]
-        largest = max([largest, *map(abs, own.advantages or [])])
+        largest = max([largest, *map(abs, known.advantages or [])])
         shown.append(
             {
                 "ids": _base64(np.asarray(indices, "<u2")),
                 "like": [like[0], start],
                 "turns": turns,
                 "lp": _base64(squeezed(logprobs)),
-                "ent": own.entropies and _base64(squeezed(own.entropies)),
-                "adv": own.advantages and _repeated(own.advantages),
+                "ent": known.entropies and _base64(squeezed(known.entropies)),
+                "adv": known.advantages and _repeated(known.advantages),
             }
         )
     return {"strings": list(strings.index), "largest": _short(largest), "shown": shown}
@@ -185,13 +195,13 @@ def unsqueezed(data: bytes) -> list[float]:
 
 def _repeated(values: list[float]) -> list[list[float]]:
     """Return [count, value] of each stretch of equal values."""
-    found: list[list[float]] = []
+    stretches: list[list[float]] = []
     for value in values:
-        if found and found[-1][1] == _short(value):
-            found[-1][0] += 1
+        if stretches and stretches[-1][1] == _short(value):
+            stretches[-1][0] += 1
         else:
-            found.append([1, _short(value)])
-    return found
+            stretches.append([1, _short(value)])
+    return stretches
 
 
 def _short(x: float) -> float:

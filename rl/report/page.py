@@ -31,12 +31,12 @@ def add(folder: Path, epoch: int, lines: str) -> None:
     resumed run writes again."""
     path = folder / DATA
     with written(path):
-        kept = [line for _, found, line in data_lines(path) if found < epoch]
-        if path.is_file() and path.stat().st_size == sum(map(len, kept)):
+        earlier = [line for _, number, line in data_lines(path) if number < epoch]
+        if path.is_file() and path.stat().st_size == sum(map(len, earlier)):
             with open(path, "a", encoding="ascii") as file:
                 file.write(lines)
         else:
-            replace(path, "".join(kept) + lines)
+            replace(path, "".join(earlier) + lines)
 
 
 @ranks.first_only

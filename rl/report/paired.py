@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from rl.judge import results
 from rl.report import page
-from rl.run import retention
+from rl.run import history
 from rl.run.files import read_json
-from rl.stats import DIFFERENCE, bootstrap, interval
+from rl.stats import DIFFERENCE, bootstrap, interval, verdict
 from rl.tasks import mixture
 
 KEYS = ("env", "eval_split", "order")  # with the options of the environments, they decide which tasks are drawn
@@ -28,14 +27,14 @@ def difference(name: str, run: Path, tasks: dict, other: str, reference: Path, t
     if keys:
         different = "; ".join(f"{key}={tasks.get(key)}, not {their_tasks.get(key)}" for key in keys[:3])
         return [f"{name} against {other}: not the same held-out tasks: {different}"]
-    found = []
+    compared = []
     for kind in ("sampled", "greedy"):
         own, theirs = (last(folder, greedy=kind == "greedy") for folder in (run, reference))
         if own and theirs:
             pairs = [(a, b) for a, b in zip(own[1], theirs[1], strict=False) if a is not None and b is not None]
             head = f"{name}, epoch {own[0]}, against {other}, epoch {theirs[0]}, {kind}"
-            found += [described(head, pairs)] if pairs else []
-    return found or [f"{name} against {other}: no evaluation of both has the success of each task"]
+            compared += [described(head, pairs)] if pairs else []
+    return compared or [f"{name} against {other}: no evaluation of both has the success of each task"]
 
 
 def tasks_of(config: dict[str, Any]) -> dict[str, Any]:
@@ -46,9 +45,9 @@ def tasks_of(config: dict[str, Any]) -> dict[str, Any]:
 
 def last(run: Path, greedy: bool) -> tuple[int, list[int | None]] | None:
     """Return the epoch of a run's last evaluation and the success of each task; None if no evaluation has that."""
-    found = [r for r in retention.records(run) if "successes" in r.get("eval", {})]
-    found = [r for r in found if (r["eval"]["temperature"] == 0) == greedy]
-    return (found[-1]["epoch"], found[-1]["eval"]["successes"]) if found else None
+    evaluated = [r for r in history.records(run) if "successes" in r.get("eval", {})]
+    evaluated = [r for r in evaluated if (r["eval"]["temperature"] == 0) == greedy]
+    return (evaluated[-1]["epoch"], evaluated[-1]["eval"]["successes"]) if evaluated else None
 
 
 def described(head: str, pairs: list[tuple[int, int]]) -> str:
@@ -57,4 +56,4 @@ def described(head: str, pairs: list[tuple[int, int]]) -> str:
     low, high = interval(bootstrap(differences, DIFFERENCE))
     mean = sum(differences) / len(differences)
     bounds = f"80 % interval {low:+.1%} to {high:+.1%}"
-    return f"{head}, the same {len(pairs)} tasks: {results.verdict(low, high)}; success {mean:+.1%} ({bounds})"
+    return f"{head}, the same {len(pairs)} tasks: {verdict(low, high)}; success {mean:+.1%} ({bounds})"

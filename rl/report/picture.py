@@ -10,7 +10,8 @@ from html import escape
 from pathlib import Path
 from statistics import fmean
 
-from rl.run import retention
+from rl.config.refusals import Refusal
+from rl.run import history
 
 WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 40, 44  # margins
@@ -19,14 +20,14 @@ INK, LINE, GREEDY, GRID = "#1f2328", "#0969da", "#bc4c00", "#d0d7de"
 
 def learning_curve(folders: Sequence[Path], title: str = "") -> str:
     """Return the SVG of the runs in these folders. Raise ValueError if none has finished an epoch of play."""
-    runs = [retention.records(folder) for folder in folders]
+    runs = [history.records(folder) for folder in folders]
     training = [{r["epoch"]: r["accuracy"] for r in records if "accuracy" in r} for records in runs]
     evaluations: dict[bool, dict[int, list[dict]]] = {True: defaultdict(list), False: defaultdict(list)}
     for record in (record for records in runs for record in records if "eval" in record):
         evaluations[record["eval"]["temperature"] > 0][record["epoch"]].append(record["eval"])
     last = max((epoch for curve in training for epoch in curve), default=0)
     if not last:
-        raise ValueError(f"no epoch of play is logged in {', '.join(map(str, folders))}, so there is no curve to draw")
+        raise Refusal(f"no epoch of play is logged in {', '.join(map(str, folders))}, so there is no curve to draw")
 
     def x(epoch: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * epoch / last
@@ -51,8 +52,8 @@ def learning_curve(folders: Sequence[Path], title: str = "") -> str:
         shapes += [line(curve, 1, 0.35) for curve in training]
     shapes.append(line({epoch: fmean(curve[epoch] for curve in training) for epoch in shared}, 2.5, 1))
     for sampled, by_epoch in evaluations.items():
-        for epoch, found in sorted(by_epoch.items()):
-            low, rate, high = (fmean(result[name] for result in found) for name in ("low", "success", "high"))
+        for epoch, results in sorted(by_epoch.items()):
+            low, rate, high = (fmean(result[name] for result in results) for name in ("low", "success", "high"))
             if sampled:
                 shapes.append(
                     f'<path d="M{x(epoch):.1f} {y(low):.1f}V{y(high):.1f}" stroke="{INK}" stroke-width="1.5"/>'

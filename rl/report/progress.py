@@ -16,7 +16,9 @@ from rl import ranks
 from rl.records import Episode
 
 FORMAT = "{desc} {n_fmt}/{total_fmt} {bar} {remaining} left{postfix}"
-ended: list[tuple[float, int]] = []  # when this process began its first epoch and ended each, and the epochs then left
+# When this process began its first epoch and ended each, and the epochs then left. Of the process, because the bar of
+# an evaluation shows the run's time too.
+ended: list[tuple[float, int]] = []
 
 
 def progress_bar(total: int, name: str) -> tqdm:
@@ -37,11 +39,11 @@ def finished(progress: Any, episodes: Collection[Episode]) -> None:
 
 def described(episodes: Collection[Episode], began: float) -> str:
     """Return success, reward and tokens per second of episodes that began to be played then."""
-    whole = [e for e in episodes if not e.infrastructure_failed]
-    if not whole:
+    played = [e for e in episodes if not e.infrastructure_failed]
+    if not played:
         return ""
-    success, reward = (sum(values) / len(whole) for values in ((e.success for e in whole), (e.score for e in whole)))
-    tokens = sum(turn.stop - turn.start for e in whole for turn in e.turns) * ranks.here.world
+    success, reward = (sum(values) / len(played) for values in ((e.success for e in played), (e.score for e in played)))
+    tokens = sum(turn.stop - turn.start for e in played for turn in e.turns) * ranks.here.world
     return f"success {success:.0%}  reward {reward:.2f}  {tokens / max(time.time() - began, 1e-9):,.0f} tokens/s"
 
 
@@ -54,6 +56,7 @@ def run_left(now: float | None = None) -> str:
     """Return how long the run still takes at the pace of the epochs since the first, or nothing before the second."""
     if len(ended) < 2:
         return ""
+    # The last ten epochs: replies grow and shrink in the course of a run, and so does the time of an epoch.
     (began, first), (last, left) = ended[max(0, len(ended) - 11)], ended[-1]
     if first <= left:  # another run, in the same process
         return ""

@@ -9,9 +9,10 @@ from models import load_tokenizer
 from rl import ranks
 from rl.config import arguments, program
 from rl.config.arguments import ArgumentError, NotNegative
+from rl.config.refusals import Refusal
 from rl.report import page, paired
 from rl.report.episodes import BUDGET, epoch_lines, learned_before
-from rl.run import exits, replay, retention
+from rl.run import exits, history, replay
 from rl.run.files import read_json, written
 from rl.run.run import Run
 from rl.run.state import TrainState
@@ -71,21 +72,36 @@ def write(folders: list[Path], keys: Keys) -> list[str]:
 def lacking(folder: Path, epoch: int = 0) -> dict[int, str]:
     """Return the lines of the epochs of episodes.jsonl that report.jsonl lacks, without what learning knew of them, and
     those of `epoch` with the text of all episodes. Raise ArgumentError if there is no such epoch."""
-    path, known = folder / "episodes.jsonl", {found for _, found, _ in page.data_lines(folder / page.DATA)}
-    logged = {record["epoch"] for record in retention.records(folder) if "seconds" in record}
+    path, known = folder / "episodes.jsonl", {number for _, number, _ in page.data_lines(folder / page.DATA)}
+    logged = {record["epoch"] for record in history.records(folder) if "seconds" in record}
     if epoch and epoch not in logged:
         raise ArgumentError(f"epoch={epoch}: {folder} has epochs 1 to {max(logged, default=0)}")
     if not path.is_file() or (logged <= known and not epoch):
         return {}
     config = read_json(folder / "config.json")
     tokenizer = load_tokenizer(config["model"], config.get("thinking", True))
-    found = {}
+    missing = {}
     for number, episodes in replay.read(path, tokenizer.vocab_size).items():
         if number == epoch or number not in known:
             saved = [line for _, n, line in page.data_lines(folder / page.DATA) if n == number]
             room = 10 * BUDGET if number == epoch else BUDGET // config["epochs"]
-            found[number] = epoch_lines(tokenizer, number, episodes, learned_before(saved, episodes), room)
-    return found
+            missing[number] = epoch_lines(tokenizer, number, episodes, learned_before(saved, episodes), room)
+    return missing
+
+
+def complete_records(run: Run, state: TrainState) -> None:
+    """Write the line of phases of the epoch that the run was resumed from, and its part of report.html, unless they are
+    there. The phases are those of this process: load, trial and an evaluation. All ranks must call this."""
+    if state.resumed_from < 1:
+        return
+    there = any(record["epoch"] == state.epoch and "phases" in record for record in history.records(run.folder))
+    if ranks.from_first(there):
+        return
+    run.log_phases(state.epoch, state.step)
+    lines = lacking(run.folder).get(state.epoch)
+    if lines:
+        page.add(run.folder, state.epoch, lines)
+    page.write(run.folder)
 
 
 def listed(parent: Path) -> list[str]:
@@ -105,7 +121,7 @@ def runs_in(parent: Path) -> list[Path]:
 def row(folder: Path) -> list[str]:
     """Return a run's line in the table."""
     try:
-        config, records = read_json(folder / "config.json"), retention.records(folder)
+        config, records = read_json(folder / "config.json"), history.records(folder)
         _check_settings(config)
         return [str(folder), *(str(config[key]) for key in ("algo", "env", "model")), *best(config, records)]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -117,16 +133,16 @@ def _check_settings(config: dict[str, Any]) -> None:
     texts = all(isinstance(config[key], str) for key in ("algo", "env", "model"))
     groups = all(isinstance(config.get(env, {}), dict) for env in (mixture(config["env"]) if texts else ()))
     if not (texts and groups and type(config["epochs"]) is int and config["epochs"] > 0):
-        raise ValueError("config.json is not a run's")
+        raise Refusal("config.json is not a run's")
 
 
 def best(config: dict[str, Any], records: list[dict]) -> list[str]:
     """Return the epochs done, the evaluation before training, and the best numbers since."""
     epochs = [r for r in records if "seconds" in r]
     played = [[r for r in records if "eval" in r and (r["eval"]["temperature"] == 0) == greedy] for greedy in (0, 1)]
-    trained = [[r for r in found if r["epoch"] > 0] for found in played]
-    tops = [max(found, key=lambda r: r["eval"]["success"], default=None) for found in trained]
-    before = " / ".join(f"{r['eval']['success']:.1%}" for found in played for r in found if r["epoch"] == 0)
+    trained = [[r for r in evaluated if r["epoch"] > 0] for evaluated in played]
+    tops = [max(evaluated, key=lambda r: r["eval"]["success"], default=None) for evaluated in trained]
+    before = " / ".join(f"{r['eval']['success']:.1%}" for evaluated in played for r in evaluated if r["epoch"] == 0)
     losses = [r for r in records if "eval_loss" in r and r["epoch"] > 0]
     lowest = min(losses, key=lambda r: r["eval_loss"], default=None)
     rewards = [r for r in epochs if "reward_mean" in r and config.get("algo") != "sft"]  # where it is the expert's
@@ -143,12 +159,12 @@ def table(rows: list[list[str]]) -> list[str]:
     """Return rows as lines with aligned columns; columns that are empty in every row are left out."""
     rows = [row if len(row) == len(HEAD) else row + [""] * (len(HEAD) - len(row)) for row in rows]
     used = [i for i in range(len(HEAD)) if any(row[i] for row in rows)]
-    shown = [[row[i] for i in used] for row in [HEAD, *rows]]
+    texts = [[row[i] for i in used] for row in [HEAD, *rows]]
     long = [row[1].startswith("damaged") for row in [HEAD, *rows]]
-    fitting = [row for row, damaged in zip(shown, long, strict=True) if not damaged]
+    fitting = [row for row, damaged in zip(texts, long, strict=True) if not damaged]
     widths = [max(map(len, column)) for column in zip(*fitting, strict=True)]
-    widths[0] = max(len(row[0]) for row in shown)
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
+    widths[0] = max(len(row[0]) for row in texts)
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in texts]
 
 
 def _without(folder: Path, error: Exception) -> str:
@@ -162,20 +178,5 @@ def _success(record: dict | None) -> str:
     """Return the success of an evaluation with its interval and epoch."""
     if record is None:
         return ""
-    found = record["eval"]
-    return f"{found['success']:.1%} ({100 * found['low']:.0f} to {100 * found['high']:.0f}, epoch {record['epoch']})"
-
-
-def complete_records(run: Run, state: TrainState) -> None:
-    """Write the line of phases of the epoch that the run was resumed from, and its part of report.html, unless they are
-    there. The phases are those of this process: load, trial and an evaluation. All ranks must call this."""
-    if state.resumed_from < 1:
-        return
-    there = any(record["epoch"] == state.epoch and "phases" in record for record in retention.records(run.folder))
-    if ranks.from_first(there):
-        return
-    run.log_phases(state.epoch, state.step)
-    lines = lacking(run.folder).get(state.epoch)
-    if lines:
-        page.add(run.folder, state.epoch, lines)
-    page.write(run.folder)
+    result = record["eval"]
+    return f"{result['success']:.1%} ({100 * result['low']:.0f} to {100 * result['high']:.0f}, epoch {record['epoch']})"

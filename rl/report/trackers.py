@@ -8,7 +8,6 @@ runs/NAME/tensorboard; Trackio keeps its own local database.
 
 import atexit
 import html
-import importlib.util
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ import torch
 
 from models import Tokenizer
 from rl import ranks
-from rl.config.arguments import ArgumentError
-from rl.config.fields import Config, Track
+from rl.config.fields import Config
 from rl.records import Episode
 from rl.run.files import read_json, read_lines, write_text
 
@@ -29,12 +27,6 @@ EXAMPLES = 8  # episodes in an epoch's table
 MOST = 4000  # characters of a text in it
 COLUMNS = ["epoch", "env", "seed", "outcome", "score", "prompt", "transcript"]
 UNSENT = {"tasks", "warnings"}
-
-
-def check(track: Track) -> None:
-    """Raise ArgumentError, one line, if the package is not installed."""
-    if track.to != "none" and importlib.util.find_spec(track.to) is None:
-        raise ArgumentError(f"track={track.to}: the package is not installed; pip install {track.to}")
 
 
 @dataclass
@@ -66,9 +58,12 @@ def send(folder: Path, epoch: int, tokenizer: Tokenizer, episodes: list[Episode]
         records = [record for _, record in read_lines(folder / "metrics.jsonl")]
         if epoch == 1 and (before := numbers([r for r in records if r["epoch"] == 0])):
             _open[folder].log(0, before, {}, [])
-        whole = [e for e in episodes if not e.infrastructure_failed]
-        values = {"reward": [e.score for e in whole], "sampled_tokens": [float(sum(e.action_mask_T)) for e in whole]}
-        rows = [example(tokenizer, epoch, e) for e in whole[:EXAMPLES]]
+        finished = [e for e in episodes if not e.infrastructure_failed]
+        values = {
+            "reward": [e.score for e in finished],
+            "sampled_tokens": [float(sum(e.action_mask_T)) for e in finished],
+        }
+        rows = [example(tokenizer, epoch, e) for e in finished[:EXAMPLES]]
         _open[folder].log(epoch, numbers([r for r in records if r["epoch"] == epoch]), values, rows)
     except Exception as error:  # of any kind: it is another program's
         what = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
@@ -84,7 +79,7 @@ def close(folder: Path) -> None:
 
 def numbers(records: list[dict]) -> dict[str, float]:
     """Return the numbers of lines of metrics.jsonl under the names that they are sent by."""
-    found: dict[str, float] = {}
+    named: dict[str, float] = {}
     for record in records:
         for key, value in record.items():
             if key == "eval":
@@ -99,8 +94,8 @@ def numbers(records: list[dict]) -> dict[str, float]:
             for prefix, part in parts.items():
                 for name, x in part.items():
                     if isinstance(x, int | float) and not isinstance(x, bool) and name not in UNSENT:
-                        found[f"{prefix}/{name}".lstrip("/")] = x
-    return found
+                        named[f"{prefix}/{name}".lstrip("/")] = x
+    return named
 
 
 def example(tokenizer: Tokenizer, epoch: int, e: Episode) -> list:

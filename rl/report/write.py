@@ -12,7 +12,7 @@ def write_report(
     run: Run, epoch: int, tokenizer: Tokenizer, episodes: list[Episode], batch: Batch, cfg: Config
 ) -> None:
     """Add the epoch's episodes to report.html, and send its metrics to track=. Every rank calls this."""
-    known = learned(batch)
+    known = learned(batch, episodes)
     if not cfg.data or epoch == 1:  # the rows of data= are the same in every epoch
         page.add(run.folder, epoch, epoch_lines(tokenizer, epoch, episodes[:10_000], known, BUDGET // cfg.epochs))
     page.write(run.folder)

@@ -11,6 +11,7 @@ import lora
 from models import Tokenizer
 from models.weights import TINY
 from rl import ranks
+from rl.ranks import saving
 from rl.run import full_finetuning, retention
 from rl.run.files import new_folder
 from rl.run.state import COUNTERS, TrainState
@@ -23,17 +24,17 @@ def save_checkpoint(state: TrainState, run: Path) -> Path:
     """Write run/checkpoint-N for the N epochs finished, and remove older ones (rl/run/retention.py)."""
     target = run / f"checkpoint-{state.epoch}"
     with new_folder(target) as folder:
-        ranks.save_tensors(state.trainable(), folder, "trainable")
+        saving.save(state.trainable(), folder, "trainable")
         if state.critic is not None:
             save_file(state.critic.state_dict(), folder / "critic.safetensors")
         moments = state.optimizer.state_dict()["state"]
         entries = [(f"{i}.{key}", value) for i, entry in moments.items() for key, value in entry.items()]
-        ranks.save_tensors({key: value for key, value in entries if value is not None}, folder, "optimizer")
+        saving.save({key: value for key, value in entries if value is not None}, folder, "optimizer")
         cuda = {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {}
         save_file({"cpu": torch.get_rng_state(), **cuda}, folder / "rng.safetensors")  # for dropout
         counters = {name: getattr(state, name) for name in COUNTERS}
         (folder / "state.json").write_text(json.dumps(counters) + "\n")
-    retention.prune(run, state)
+    retention.prune(run, state)  # only now: until the new checkpoint is whole, the old ones are the run
     return target
 
 

@@ -16,11 +16,10 @@ from envs import scorer
 from envs.prompt_file import ENDINGS
 from models.weights import resolve
 from rl.config.fields import Config
-from rl.config.refusals import one_line
-from rl.run.files import read_json, sha256, verify, write_text
+from rl.config.refusals import Refusal, one_line
+from rl.run.files import code_digests, read_json, sha256, verify, write_text
 from rl.tasks import file_of, mixture
 
-ROOT = Path(__file__).parents[2]
 BLOCK = 2**20
 MOST_BYTES = 2**30  # of the weights that are read; of larger ones evenly spaced blocks
 TASK_FILES = (".data", ".scripts")  # options of environments that name a file or folder
@@ -33,14 +32,8 @@ def origin(cfg: Config) -> dict[str, Any]:
         "data": sha256(Path(cfg.data)) if cfg.data else "",
         "tasks": task_files(cfg),
         "torch": torch.__version__,
-        "code": code(),
+        "code": code_digests(),
     }
-
-
-def code() -> dict[str, str]:
-    """Return a digest of each file of ours that a run may execute, by its name."""
-    rooms = [path for room in ("lora", "models", "rl", "envs") for path in (ROOT / room).rglob("*.py")]
-    return {path.relative_to(ROOT).as_posix(): sha256(path)[:16] for path in sorted([ROOT / "train.py", *rooms])}
 
 
 def task_files(cfg: Config) -> dict[str, str]:
@@ -61,15 +54,15 @@ def digest(paths: Iterable[Path]) -> str:
     bytes."""
     files = sorted(path for path in paths if path.is_file())
     step = -(-sum(path.stat().st_size for path in files) // MOST_BYTES) or 1
-    found = hashlib.sha256()
+    total = hashlib.sha256()
     for path in files:
         size = path.stat().st_size
-        found.update(f"{path.name} {size}\n".encode())
+        total.update(f"{path.name} {size}\n".encode())
         with open(path, "rb") as file:
             for at in range(0, size, step * BLOCK):
                 file.seek(at)
-                found.update(file.read(BLOCK))
-    return found.hexdigest()
+                total.update(file.read(BLOCK))
+    return total.hexdigest()
 
 
 def write(cfg: Config, run: Path) -> None:
@@ -89,12 +82,16 @@ def check(cfg: Config, run: Path) -> None:
         before = read_json(path)
         files, tasks, torch_before = dict(before["code"]), dict(before.get("tasks", {})), one_line(before["torch"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: damaged ({error}); without the file nothing is compared") from None
+        raise Refusal(f"{path}: damaged ({error}); without the file nothing is compared") from None
     now = origin(cfg)
     began = {f"model={cfg.model}": before.get("weights"), f"data={cfg.data}": before.get("data"), **tasks}
-    for word, found in {f"model={cfg.model}": now["weights"], f"data={cfg.data}": now["data"], **now["tasks"]}.items():
-        if began.get(word, found) != found:  # an option with another value is another setting
-            raise ValueError(f"resume={run}: {word} has changed since the run began; it must stay as it was")
+    for word, digest_now in {
+        f"model={cfg.model}": now["weights"],
+        f"data={cfg.data}": now["data"],
+        **now["tasks"],
+    }.items():
+        if began.get(word, digest_now) != digest_now:  # an option with another value is another setting
+            raise Refusal(f"resume={run}: {word} has changed since the run began; it must stay as it was")
     if torch_before != now["torch"]:
         print(f"torch is {now['torch']}, and was {torch_before} when the run began: numbers may differ")
     changed = sorted(name for name in files.keys() | now["code"].keys() if files.get(name) != now["code"].get(name))

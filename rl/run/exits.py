@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import envs
+import lora.refusal
+import models.refusal
 from rl import ranks
 from rl.config.fields import Config
 from rl.run import status
@@ -24,7 +26,9 @@ def exits_cleanly(program: str, cfg: Config | None = None, needs: str = "") -> I
         try:
             yield
         except (envs.EnvironmentFailed, ranks.AnotherRankFailed):
-            raise
+            raise  # RuntimeErrors too, whose lines status.py prints
+        except (lora.refusal.Refusal, models.refusal.Refusal) as error:
+            status.fail(program, error)
         except (RuntimeError, MemoryError) as error:
             status.fail(program, explained(error, cfg, needs))
 
@@ -34,7 +38,7 @@ def saved(state: Any, run: Path) -> Iterator[None]:
     """Save the state of a run that is interrupted between two saves. Let nothing be sampled ahead any more."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # Interrupted is one: other errors may have left the state half changed
         save_unsaved(state, run)
         raise
     finally:

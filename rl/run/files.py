@@ -15,7 +15,9 @@ from typing import Any
 from safetensors import SafetensorError
 
 from rl import ranks
+from rl.config.refusals import Refusal
 
+ROOT = Path(__file__).parents[2]
 MOST_BYTES = 1 << 26  # of a JSON file, and of a line of JSON Lines
 PLAYED = ("episodes", "reward_mean", "reward_std", "accuracy", "cut_by_length", "turns_mean", "invalid_actions")
 UNKNOWN = ("sampler_gap", "entropy", "approx_kl", "clip_fraction")  # null where nothing was measured
@@ -83,7 +85,7 @@ def write_text(path: Path, text: str) -> None:
     with written(path):
         _delete(temporary)  # may be a symbolic link
         temporary.write_text(text)
-        sync(temporary)
+        sync(temporary)  # before the rename, or a crash may leave the new name with no content
         os.rename(temporary, path)
         sync(path.parent)
 
@@ -113,11 +115,11 @@ def read_json(path: Path) -> Any:
     with open(path, "rb") as file:
         text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
-        raise ValueError(f"larger than {MOST_BYTES:,} bytes")
+        raise Refusal(f"larger than {MOST_BYTES:,} bytes")
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise Refusal("nested too deep") from None
 
 
 def bounded_lines(path: Path, most: int = MOST_BYTES) -> Iterator[tuple[int, bytes]]:
@@ -125,7 +127,7 @@ def bounded_lines(path: Path, most: int = MOST_BYTES) -> Iterator[tuple[int, byt
     with open(path, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(most + 1), b""), 1):
             if len(line) > most:
-                raise ValueError(f"{path}, line {number}: larger than {most:,} bytes")
+                raise Refusal(f"{path}, line {number}: larger than {most:,} bytes")
             yield number, line
 
 
@@ -137,17 +139,17 @@ def read_lines(path: Path) -> list[tuple[str, dict]]:
     """
     if not path.is_file():
         return []
-    found = []
+    records = []
     for number, line in bounded_lines(path):
         if not line.endswith(b"\n"):
             continue
         try:
             record = json.loads(line)
             _check_record(record)
-            found.append((line.decode(), record))
+            records.append((line.decode(), record))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise ValueError(f"{path}, line {number}: damaged, not a record with an epoch in JSON") from None
-    return found
+            raise Refusal(f"{path}, line {number}: damaged, not a record with an epoch in JSON") from None
+    return records
 
 
 def _check_record(record: dict) -> None:
@@ -156,12 +158,12 @@ def _check_record(record: dict) -> None:
     numbers = [record[name] for name in PLAYED] if "tasks" in record and "accuracy" in record else []
     numbers += [record[name] for name in ("eval_loss", "seconds", *PLAYED) if name in record]
     numbers += [record[name] for name in UNKNOWN if record.get(name) is not None]
-    numbers += [found[name] for found in evaluated for name in ("temperature", "success")]
-    numbers += [found[name] for found in evaluated for name in ("low", "high", "episodes") if name in found]
-    numbers += [won for found in evaluated for won in found.get("successes", []) if won is not None]
-    texts = [record.get("tasks", ""), *(found.get("split", "") for found in evaluated)]
+    numbers += [result[name] for result in evaluated for name in ("temperature", "success")]
+    numbers += [result[name] for result in evaluated for name in ("low", "high", "episodes") if name in result]
+    numbers += [won for result in evaluated for won in result.get("successes", []) if won is not None]
+    texts = [record.get("tasks", ""), *(result.get("split", "") for result in evaluated)]
     if not (type(epoch) is int and 0 <= epoch < 2**53 and all(isinstance(text, str) for text in texts)):
-        raise ValueError
+        raise Refusal
     for number in numbers:
         float(number + 0)
 
@@ -170,20 +172,20 @@ def verify(folder: Path) -> None:
     """Raise ValueError naming a file that is missing or differs from the folder's manifest."""
     manifest = folder / "manifest.json"
     if not manifest.is_file():
-        raise ValueError(f"{folder}: no manifest.json, so this is not a complete checkpoint")
+        raise Refusal(f"{folder}: no manifest.json, so this is not a complete checkpoint")
     try:
         digests = dict(read_json(manifest)["sha256"])
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{manifest}: damaged, not a table of sha256 sums") from None
+        raise Refusal(f"{manifest}: damaged, not a table of sha256 sums") from None
     if not {"state.json", "training_stats.json", "adapter_config.json"} & digests.keys():
-        raise ValueError(f"{manifest}: damaged, it does not list the files of a checkpoint")
+        raise Refusal(f"{manifest}: damaged, it does not list the files of a checkpoint")
     if others := [name for name in digests if name != Path(name).name]:
-        raise ValueError(f"{manifest}: damaged, {others[0][:60]!r} is no file of this folder")
+        raise Refusal(f"{manifest}: damaged, {others[0][:60]!r} is no file of this folder")
     for name, digest in digests.items():
         if not (folder / name).is_file():
-            raise ValueError(f"{folder / name}: missing, though the manifest lists it")
+            raise Refusal(f"{folder / name}: missing, though the manifest lists it")
         if sha256(folder / name) != digest:
-            raise ValueError(f"{folder / name}: damaged, its sha256 is not the manifest's")
+            raise Refusal(f"{folder / name}: damaged, its sha256 is not the manifest's")
 
 
 def is_whole(folder: Path) -> bool:
@@ -197,6 +199,7 @@ def is_whole(folder: Path) -> bool:
 
 def remove(folder: Path) -> None:
     """Remove a folder. One that is half removed has a name that nothing else reads."""
+    # A rename is atomic and removing files one by one is not: a killed process must not leave half a checkpoint.
     removed = folder.with_name(f".{folder.name}.removed")
     _delete(removed)
     os.rename(folder, removed)
@@ -221,3 +224,18 @@ def checkpoints(run: Path) -> list[Path]:
     """Return the folders checkpoint-N of a run, oldest first."""
     found = [path for path in run.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
     return sorted(found, key=lambda path: int(path.name.split("-")[1]))
+
+
+def how_to_resume(folder: str) -> str:
+    """Return the message for an interrupted run; folder "" means that it had not begun."""
+    if not folder:
+        return "no run had begun"
+    if any(Path(folder).glob("checkpoint-*")):
+        return f"python train.py resume={folder} goes on from its newest checkpoint"
+    return f"{folder} has no checkpoint yet; the same command begins again"
+
+
+def code_digests() -> dict[str, str]:
+    """Return a digest of each file of ours that a run may execute, by its name."""
+    rooms = [path for room in ("lora", "models", "rl", "envs") for path in (ROOT / room).rglob("*.py")]
+    return {path.relative_to(ROOT).as_posix(): sha256(path)[:16] for path in sorted([ROOT / "train.py", *rooms])}

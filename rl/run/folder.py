@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,9 +19,8 @@ from rl.config.arguments import flatten
 from rl.config.fields import Config
 from rl.config.parse import resolve
 from rl.ranks import heartbeat
-from rl.run.files import checkpoints, read_json, remove_leftovers
-from rl.run.resume import how_to_resume
-from rl.run.retention import exhausted, is_finished
+from rl.run.files import checkpoints, how_to_resume, read_json, remove_leftovers
+from rl.run.retention import finished_on_disk, patience_exhausted
 
 LOCK = ".lock"
 # written in place: through a symbolic link, if it is one
@@ -40,7 +39,7 @@ def claim(cfg: Config) -> Iterator[tuple[Config, Path]]:
     settings; OSError if nothing can be written there. A folder that is left empty is removed.
     """
     if ranks.here.world > 1:
-        with claim_together(cfg, claim_alone) as claimed:
+        with claim_together(cfg) as claimed:
             yield claimed
     else:
         with claim_alone(cfg) as claimed:
@@ -61,7 +60,28 @@ def claim_alone(cfg: Config) -> Iterator[tuple[Config, Path]]:
         (folder / LOCK).unlink(missing_ok=True)
         file.close()
         with suppress(OSError):
-            folder.rmdir()  # succeeds for an empty one
+            folder.rmdir()  # only an empty folder goes: a refused run leaves nothing behind
+
+
+@contextmanager
+def claim_together(cfg: Config) -> Iterator[tuple[Config, Path]]:
+    """Do what `claim` does, for every rank: the first one claims the folder, which all must reach."""
+    with ExitStack() as held:
+
+        def claimed() -> tuple[str, bool] | None:
+            if not ranks.is_first():
+                return None
+            settings, folder = held.enter_context(claim_alone(cfg))
+            return str(folder), settings is not cfg
+
+        folder, continued = ranks.together(claimed)[0]
+        heartbeat.tell_folder(folder)
+        try:
+            yield (resolve({"resume": folder}) if continued else cfg), Path(folder)
+        except KeyboardInterrupt as error:
+            if not ranks.is_first():  # the first one's own claim does the same
+                error.add_note(how_to_resume(folder))
+            raise
 
 
 def _lock_folder(cfg: Config) -> tuple[Path, BinaryIO]:
@@ -136,6 +156,7 @@ def lock(folder: Path) -> BinaryIO:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise OSError(f"{folder}: this file system has no locks ({error.strerror})") from None
             raise FileExistsError(f"out={folder}: {holder} is writing there; wait for it or stop it") from None
+        # The lock belongs to the file, not to its name: of a removed file it would lock nothing.
         if (folder / LOCK).exists() and os.fstat(file.fileno()).st_ino == (folder / LOCK).stat().st_ino:
             break
         file.close()  # the process before removed the file in the meantime
@@ -166,10 +187,10 @@ def _continued(cfg: Config, folder: Path) -> Config:
             f"resume={folder} goes on with it, another out= starts anew"
         )
     resumed = resolve({"resume": str(folder)})
-    if is_finished(resumed, folder):
+    if finished_on_disk(resumed, folder):
         raise FileExistsError(
             f"out={folder}: this run has finished; resume={folder} "
-            f"{'patience=0' if exhausted(resumed, folder) else f'epochs={2 * cfg.epochs}'} goes on with it, "
+            f"{'patience=0' if patience_exhausted(resumed, folder) else f'epochs={2 * cfg.epochs}'} goes on with it, "
             "another out= starts anew"
         )
     print(f"{folder}: a run with these settings has not finished; it goes on")
@@ -201,24 +222,3 @@ def differences(cfg: Config, saved: dict[str, Any]) -> list[str]:
     skipped |= {key for key in given if key.startswith("lora.")} if cfg.resume_from else set()
     compared = [key for key in given if key in saved and key not in skipped]
     return [f"{key}={saved[key]} there, {given[key]} here" for key in compared if given[key] != saved[key]]
-
-
-@contextmanager
-def claim_together(cfg: Config, claim_alone: Callable) -> Iterator[tuple[Config, Path]]:
-    """Yield (settings, folder) on every rank, as rl/run/folder.py does; the folder must be one that all can read."""
-    with ExitStack() as held:
-
-        def claimed() -> tuple[str, bool] | None:
-            if not ranks.is_first():
-                return None
-            own, folder = held.enter_context(claim_alone(cfg))
-            return str(folder), own is not cfg
-
-        folder, continued = ranks.together(claimed)[0]
-        heartbeat.tell_folder(folder)
-        try:
-            yield (resolve({"resume": folder}) if continued else cfg), Path(folder)
-        except KeyboardInterrupt as error:
-            if not ranks.is_first():  # the first one's own claim does the same
-                error.add_note(how_to_resume(folder))
-            raise

@@ -14,23 +14,8 @@ import torch
 from models import CausalLM, Tokenizer
 from models.export import save_model
 from rl import ranks
-from rl.config.arguments import ArgumentError
-from rl.config.fields import Config
-from rl.config.model_checks import asked_of_base
 from rl.ranks import saving
 from rl.run.state import TrainState
-
-
-def check(cfg: Config) -> None:
-    """Raise ArgumentError for settings that need a frozen base."""
-    if cfg.algorithm.reference:
-        raise ArgumentError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
-    for env, key, role in asked_of_base(cfg):
-        raise ArgumentError(f"{env}.{key}=model needs a frozen base as its {role}, which lora.r=0 trains away")
-    if cfg.quant != "none":
-        raise ArgumentError(f"quant={cfg.quant} freezes the weights that lora.r=0 trains; choose one of the two")
-    if cfg.resume_from:
-        raise ArgumentError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
 
 
 def train_all(model: CausalLM) -> None:
@@ -54,6 +39,7 @@ def _master(p: torch.nn.Parameter) -> torch.Tensor:
     """Return a float32 copy of a parameter, to whose gradient each gradient of the parameter is moved."""
     master = p.detach().float()
 
+    # After each backward, so that a 16-bit gradient is held for one micro-batch and the sum is float32.
     def move_gradient(p: torch.Tensor) -> None:
         grad, p.grad = p.grad.float(), None
         master.grad = grad if master.grad is None else master.grad.add_(grad)

@@ -17,6 +17,8 @@ from models import CausalLM, Tokenizer
 from models.logprob import token_logprobs
 from rl import ranks
 from rl.config.fields import Config
+from rl.config.refusals import Refusal
+from rl.ranks import saving
 from rl.records import Batch, Episode
 
 EPOCHS = 3  # in a row that a poor sign must last: one epoch of it can be chance
@@ -58,7 +60,7 @@ def tokenizer_ids(tokenizer: Tokenizer, vocabulary: int) -> str | None:
     """The model has a row for each of the tokenizer's ids, and what ends a reply is no text."""
     prompt = tokenizer.prompt([{"role": "user", "content": "?"}])
     if max(prompt) >= vocabulary:
-        raise ValueError(
+        raise Refusal(
             f"{tokenizer.folder}: a prompt has the id {max(prompt)}, and the model {vocabulary} embeddings: "
             "the tokenizer is another model's"
         )
@@ -117,7 +119,7 @@ def weights_hash(weights: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, p in weights.items():
         digest.update(name.encode())
-        digest.update(ranks.whole(p).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(saving.whole(p).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -293,19 +295,19 @@ def zero_gradients(norms: Sequence[float]) -> str | None:
 def entropy(records: Sequence[dict], vocabulary: int) -> str | None:
     """The policy neither has one reply left, unless it solves the tasks, nor samples tokens at random."""
     last, first, most = records[-EPOCHS:], records[0].get("entropy"), math.log(vocabulary)
-    found = [record.get("entropy") for record in last]
-    if not first or None in found:
+    recent = [record.get("entropy") for record in last]
+    if not first or None in recent:
         return None
     # of an expert's episodes there is no sampler_gap, and imitating them ends at a low entropy
     played = all(record.get("sampler_gap") is not None and record["accuracy"] < 0.9 for record in last)
-    if len(last) == EPOCHS and played and all(nats < 0.005 * first for nats in found):
+    if len(last) == EPOCHS and played and all(nats < 0.005 * first for nats in recent):
         return (
-            f"the entropy is {found[-1]:.2g} nats per token, and was {first:.2g} in the first epoch: the policy has "
+            f"the entropy is {recent[-1]:.2g} nats per token, and was {first:.2g} in the first epoch: the policy has "
             "collapsed and explores no more; lower lr, or set an entropy bonus"
         )
-    if found[-1] > max(0.8 * most, 2 * first):
+    if recent[-1] > max(0.8 * most, 2 * first):
         return (
-            f"the entropy is {found[-1]:.2g} nats per token of at most {most:.2g}: the policy samples at random; "
+            f"the entropy is {recent[-1]:.2g} nats per token of at most {most:.2g}: the policy samples at random; "
             "the update has the wrong sign, or lr is far too high"
         )
     return None

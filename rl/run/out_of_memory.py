@@ -12,6 +12,7 @@ from models.hooks import keep_copies
 from rl.batch import micro_batches
 from rl.config.fields import Config
 from rl.config.model_checks import stored
+from rl.config.refusals import Refusal
 from rl.records import Batch
 from rl.run.memory_errors import is_out_of_memory, may_run_out
 from rl.run.state import TrainState
@@ -26,11 +27,11 @@ def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, al
     """
     most = state.micro_tokens or cfg.micro_tokens
     while True:
-        free(state)
+        free(state)  # here, outside of any except clause: its traceback would hold the failed forward's tensors
         pieces = _pieces(batch, most)
         if pieces == len(batch.episodes):
             longest = max(len(episode.ids_T) for episode in batch.episodes)
-            raise ValueError(
+            raise Refusal(
                 f"out of memory in the update of a single episode of up to {longest} tokens; {advice(cfg, 'episode')}"
             )
         while _pieces(batch, most) == pieces:

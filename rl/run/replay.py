@@ -13,6 +13,7 @@ from pathlib import Path
 
 from envs.http.wire import is_number
 from rl.config.fields import Config
+from rl.config.refusals import Refusal
 from rl.records import Episode, Turn
 from rl.run.files import bounded_lines
 from rl.run.state import TrainState
@@ -37,17 +38,17 @@ def checked_episodes(state: TrainState, cfg: Config) -> list[Episode]:
     """
     by_epoch = read(Path(cfg.rollouts), state.model.config.vocab_size)
     epoch = state.epoch + 1
-    found = by_epoch.get(epoch, [])
-    if len(found) != cfg.episodes:
+    of_epoch = by_epoch.get(epoch, [])
+    if len(of_epoch) != cfg.episodes:
         known = ", ".join(f"epoch {number} has {len(episodes)}" for number, episodes in sorted(by_epoch.items())[:3])
         more = ", ..." if len(by_epoch) > 3 else ""
-        raise ValueError(
-            f"rollouts={cfg.rollouts}: epoch {epoch} needs episodes={cfg.episodes} and there are {len(found)} "
+        raise Refusal(
+            f"rollouts={cfg.rollouts}: epoch {epoch} needs episodes={cfg.episodes} and there are {len(of_epoch)} "
             f"({known or 'the file is empty'}{more}); give the settings of the run that played them"
         )
-    if all(episode.infrastructure_failed for episode in found):
-        raise ValueError(f"rollouts={cfg.rollouts}: the environments of all episodes of epoch {epoch} failed")
-    return found
+    if all(episode.infrastructure_failed for episode in of_epoch):
+        raise Refusal(f"rollouts={cfg.rollouts}: the environments of all episodes of epoch {epoch} failed")
+    return of_epoch
 
 
 @cache
@@ -60,7 +61,7 @@ def read(path: Path, vocabulary: int) -> dict[int, list[Episode]]:
             by_epoch.setdefault(record.pop("epoch") + 0, []).append(_episode(record, vocabulary))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             what = str(error)[:200] or type(error).__name__
-            raise ValueError(f"rollouts={path}, line {number}: not an episode of a run ({what})") from None
+            raise Refusal(f"rollouts={path}, line {number}: not an episode of a run ({what})") from None
     return by_epoch
 
 
@@ -70,18 +71,18 @@ def _episode(record: dict, vocabulary: int) -> Episode:
     wrong = [name for name, kind in KINDS.items() if not isinstance(record[name], kind)]
     unknown = record.keys() - {f.name for f in fields(Episode)}
     if wrong or unknown:
-        raise ValueError(f"wrong or unknown: {', '.join([*wrong, *sorted(unknown)])}")
+        raise Refusal(f"wrong or unknown: {', '.join([*wrong, *sorted(unknown)])}")
     if not all(0 <= record[name] < 2**53 for name in ("seed", "group")):
-        raise ValueError("seed and group must be from 0 to 2**53")
+        raise Refusal("seed and group must be from 0 to 2**53")
     ids, mask, logprobs = record["ids_T"], record["action_mask_T"], [float(x) for x in record["logprobs_T"]]
     if not len(ids) == len(mask) == len(logprobs):
-        raise ValueError("ids_T, action_mask_T and logprobs_T differ in length")
+        raise Refusal("ids_T, action_mask_T and logprobs_T differ in length")
     if not all(map(is_number, [*logprobs, *(turn.reward for turn in turns), *record["metrics"].values()])):
-        raise ValueError("a log-probability, reward or metric is not a number from -1e15 to 1e15")
+        raise Refusal("a log-probability, reward or metric is not a number from -1e15 to 1e15")
     if not all(isinstance(i, int) and 0 <= i < vocabulary for i in ids):
-        raise ValueError(f"ids_T has an id outside of the vocabulary of {vocabulary}")
+        raise Refusal(f"ids_T has an id outside of the vocabulary of {vocabulary}")
     edges = [0, *(edge for turn in turns for edge in (turn.start, turn.stop)), len(ids)]
     sampled = [i for turn in turns for i in range(turn.start, turn.stop)] if edges == sorted(edges) else None
     if sampled != [i for i, taken in enumerate(mask) if taken]:
-        raise ValueError("the turns are not the sampled tokens of action_mask_T")
+        raise Refusal("the turns are not the sampled tokens of action_mask_T")
     return Episode(**{**record, "turns": turns, "logprobs_T": logprobs})

@@ -1,11 +1,8 @@
 """Resuming: a run's settings and its newest checkpoint, verified against its manifest. Nothing is ever unpickled."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -15,63 +12,13 @@ import lora
 from envs.http.wire import is_number
 from models import CausalLM
 from rl import ranks
-from rl.config.arguments import ArgumentError, flatten
 from rl.config.fields import Config, Lora
+from rl.config.refusals import Refusal
 from rl.ranks.saving import Pieces
-from rl.run import digests, full_finetuning, retention
+from rl.run import digests, full_finetuning, history, retention
 from rl.run.checkpoint import save_checkpoint
 from rl.run.files import checkpoints, read_json, read_lines, remove_leftovers, verify, write_text
 from rl.run.state import COUNTERS, TrainState
-
-
-def check_words(given: dict[str, str], algorithms: Iterable[str]) -> None:
-    """Raise ArgumentError for words that have no effect beside resume= or resume_from=. algorithms: the names."""
-    for key in ("resume", "resume_from", "data"):
-        if given.get(key) == "":
-            raise ArgumentError(f"{key}= is given without a name")
-    if given.get("resume_from"):  # of a run's folder the best epoch
-        given["resume_from"], _ = retention.best_of_run(given["resume_from"], "resume_from")
-    if given.get("resume") and "recipe" in given:
-        raise ArgumentError("recipe= has no effect beside resume=, which goes on with the run's own settings")
-    if given.get("resume") and "resume_from" in given:
-        raise ArgumentError("resume_from= has no effect beside resume=, which goes on with the run's own adapters")
-    if given.get("resume") and given.get("algo") in algorithms:
-        run, algo, own = given["resume"], given["algo"], saved_settings(given["resume"]).get("algo", given["algo"])
-        if algo != own:
-            anew = f"leave algo= out, or begin anew from its adapter: algo={algo} resume_from={run}"
-            raise ArgumentError(f"resume={run} goes on with a run of algo={own}, not of algo={algo}; {anew}")
-    own = [key for key in given if key.startswith("lora.") and (key, given[key]) != ("lora.r", "0")]
-    if given.get("resume_from") and own:
-        raise ArgumentError(f"{own[0]}= has no effect beside resume_from=, whose adapter has its own settings")
-
-
-def saved_settings(run: str) -> dict[str, Any]:
-    """Return the keys of the config.json that a run was started with, and its folder as `out`."""
-    path = Path(run) / "config.json"
-    if not path.is_file():
-        raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder{_meant(Path(run))}")
-    try:
-        keys = flatten(read_json(path))
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
-    keys.pop("reduce", None)  # a key that older runs saved and that no longer exists
-    return {**keys, "out": run}
-
-
-def _meant(folder: Path) -> str:
-    """Return the end of a message about a folder that is no run's: the runs in it, around it, or of a similar name."""
-    near = get_close_matches(folder.name, [path.name for path in _runs(folder.parent)], 1)
-    inside = [str(path) for path in _runs(folder)]
-    if inside:
-        return f"; runs are there: {', '.join(inside[:5])}{', ...' * (len(inside) > 5)}"
-    if folder.is_dir() and (folder.parent / "metrics.jsonl").is_file():
-        return f"; did you mean {folder.parent}?"
-    return f"; did you mean {folder.parent / near[0]}?" if near else ""
-
-
-def _runs(folder: Path) -> list[Path]:
-    """Return the folders of runs in the folder, sorted by name."""
-    return sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
 
 
 def newest_checkpoint(run: Path) -> Path:
@@ -98,14 +45,14 @@ def go_on(state: TrainState, checkpoint: Path, cfg: Config) -> None:
     state.resumed_from = state.epoch
     if ranks.is_first():
         _clean(run, state, cfg)
-    ranks.wait()
+    ranks.wait()  # the others read these files
     print(f"resumed from {checkpoint}")
 
 
 def _clean(run: Path, state: TrainState, cfg: Config) -> None:
     """Remove what the run wrote after the state's epoch."""
     forget_after(run, state.epoch)
-    if state.epoch and state.epoch not in {record["epoch"] for record in retention.records(run)}:
+    if state.epoch and state.epoch not in {record["epoch"] for record in history.records(run)}:
         print(
             f"{run}/metrics.jsonl has no line of epoch {state.epoch}: it was removed or damaged; curves lack that part"
         )
@@ -116,14 +63,14 @@ def _clean(run: Path, state: TrainState, cfg: Config) -> None:
 
 def load_checkpoint(state: TrainState, folder: Path) -> None:
     """Fill the state from a checkpoint. Raises ValueError, one line, if a file is damaged or does not fit."""
-    verify(folder)
+    verify(folder)  # before a tensor is copied: a state that is half loaded could not go on from an older checkpoint
     try:
         _load_checkpoint(state, folder)
     except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         if str(folder) in str(error):
             raise
         what = str(error).replace("\n", " ")[:200]
-        raise ValueError(f"{folder}: damaged, or of another version ({type(error).__name__}: {what})") from None
+        raise Refusal(f"{folder}: damaged, or of another version ({type(error).__name__}: {what})") from None
 
 
 def _load_checkpoint(state: TrainState, folder: Path) -> None:
@@ -132,7 +79,7 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
         saved = Pieces(folder, file)
         if {name: p.shape for name, p in tensors.items()} != saved.shapes():
             path = folder / f"{file}.safetensors"
-            raise ValueError(f"{path}: its weights are not those of this model, algorithm and lora settings")
+            raise Refusal(f"{path}: its weights are not those of this model, algorithm and lora settings")
         with torch.no_grad():
             for name, p in tensors.items():
                 p.copy_(_finite(saved.like(name, p), folder / file, name))
@@ -141,7 +88,7 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
     for key, shape in saved.shapes().items():
         index, name = key.split(".", 1)
         if shape and shape != trained[int(index)].shape:
-            raise ValueError(f"{folder / 'optimizer'}.safetensors: {key} has the shape {list(shape)}")
+            raise Refusal(f"{folder / 'optimizer'}.safetensors: {key} has the shape {list(shape)}")
         tensor = saved.like(key, trained[int(index)]) if shape else saved.whole(key)
         moments[int(index)][name] = _finite(tensor, folder / "optimizer", key)
     if state.masters:
@@ -156,14 +103,14 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
         value = counters.get(name, getattr(state, name))  # checkpoints before micro_tokens lack it
         counts = name not in ("kl_coef", "baseline")
         if not (type(value) is int and 0 <= value < 2**53 if counts else value is None or is_number(value)):
-            raise ValueError(f"{name} is {value}")
+            raise Refusal(f"{name} is {value}")
         setattr(state, name, value)
 
 
 def _finite(tensor: torch.Tensor, file: Path, name: str) -> torch.Tensor:
     """Return the tensor of a file. Raise ValueError if a value in it is not finite."""
     if not bool(tensor.isfinite().all()):
-        raise ValueError(f"{file}.safetensors: {name} has a value that is not finite")
+        raise Refusal(f"{file}.safetensors: {name} has a value that is not finite")
     return tensor
 
 
@@ -191,8 +138,10 @@ def forget_after(folder: Path, epoch: int, evaluations: bool = False) -> None:
         path = folder / name
         if path.is_file():
             kept = [(line, record) for line, record in read_lines(path) if record["epoch"] <= epoch]
-            own = {"eval", "eval_loss"} if evaluations else set()
-            text = "".join(line for line, record in kept if record["epoch"] < epoch or not own & record.keys())
+            evaluation_keys = {"eval", "eval_loss"} if evaluations else set()
+            text = "".join(
+                line for line, record in kept if record["epoch"] < epoch or not evaluation_keys & record.keys()
+            )
             write_text(path, text)
 
 
@@ -201,12 +150,3 @@ def save_unsaved(state: TrainState, run: Path) -> None:
     each rank trains a share of the weights: they may not all have come as far."""
     if not ranks.trains_shares() and not state.mid_epoch and not (run / f"checkpoint-{state.epoch}").is_dir():
         save_checkpoint(state, run)
-
-
-def how_to_resume(folder: str) -> str:
-    """Return the message for an interrupted run; folder "" means that it had not begun."""
-    if not folder:
-        return "no run had begun"
-    if any(Path(folder).glob("checkpoint-*")):
-        return f"python train.py resume={folder} goes on from its newest checkpoint"
-    return f"{folder} has no checkpoint yet; the same command begins again"

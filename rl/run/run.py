@@ -15,6 +15,7 @@ from models import Tokenizer
 from models.memory import end_phase
 from rl import ranks
 from rl.config.fields import Config
+from rl.ranks import pace
 from rl.records import Batch, Episode
 from rl.run import phases, retention, signals, watch
 from rl.run.checkpoint import base_name, save_checkpoint, save_epoch
@@ -65,7 +66,7 @@ class Run:
 
     def log_phases(self, epoch: int, step: int) -> None:
         """Append a line with the phases since the line before to metrics.jsonl. Print the peaks of the first line."""
-        self.metrics({"epoch": epoch, "step": step, "phases": ranks.with_busy_seconds(self.phases)})
+        self.metrics({"epoch": epoch, "step": step, "phases": pace.with_busy_seconds(self.phases)})
         if "load" in self.phases:
             sizes = (f"{name} {phase['peak_bytes'] / 2**30:.2f}" for name, phase in self.phases.items())
             print(f"peak memory in GiB: {', '.join(sizes)}", flush=True)

@@ -31,12 +31,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _State:
-    depth = 0  # of `held` blocks
+    """What this process knows of signals. A handler gets no argument of ours, so it must be found by name."""
+
+    depth: int = 0  # of `held` blocks
     number: int | None = None  # of the signal that came
 
 
 def restore() -> None:
-    """Let SIGINT raise KeyboardInterrupt again, which it does not while a program is imported (importing.py)."""
+    """Let SIGINT raise KeyboardInterrupt again, undoing rl/run/early_interrupt.py."""
     main_thread = threading.current_thread() is threading.main_thread()  # the others cannot
     if main_thread and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,22 +49,22 @@ def handled() -> Iterator[None]:
     """Handle the signals during the block. A signal that the parent process ignores (nohup) stays ignored."""
     restore()
     main_thread = threading.current_thread() is threading.main_thread()  # the others cannot
-    kept = {number: signal.getsignal(number) for number in SIGNALS} if main_thread else {}
+    handlers = {number: signal.getsignal(number) for number in SIGNALS} if main_thread else {}
     _State.depth, _State.number, ranks.here.interrupt = 0, None, check_own
-    for number, before in kept.items():
+    for number, before in handlers.items():
         if before is not signal.SIG_IGN:
             signal.signal(number, _handle)
     try:
         yield
     finally:
-        for number, before in kept.items():
+        for number, before in handlers.items():
             signal.signal(number, before)
         _State.number = None
 
 
 def _handle(number: int, frame) -> None:
     if _State.number is not None:
-        os._exit(128 + number)
+        os._exit(128 + number)  # the second one: whoever sends it does not want to wait for a save
     _State.number = number
     first = "the step under way is finished and saved; " if _State.depth else ""
     if ranks.here.world == 1:  # else the process that started the ranks says it
@@ -101,12 +103,13 @@ def leave(interrupted: Interrupted, program: str) -> None:
     line = "; ".join([f"{program}: stopped by {interrupted}", *getattr(interrupted, "__notes__", [])])
     if ranks.speaks():
         print(line, file=sys.stderr)
-    ends = time.monotonic() + PATIENCE
-    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    others = [thread for thread in others if not thread.daemon]
-    for thread in others:
-        thread.join(max(0.0, ends - time.monotonic()))
-    if any(thread.is_alive() for thread in others):
+    deadline = time.monotonic() + PATIENCE
+    waiting = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    waiting = [thread for thread in waiting if not thread.daemon]
+    for thread in waiting:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in waiting):
+        # sys.exit would wait for the threads, and a server that hangs may never answer them.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(interrupted.status)

@@ -1,28 +1,30 @@
 """How a program ends: with one line for what a person can mend, and with its exit status. Imports nothing heavy."""
 
-import dis
+import json
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from signal import SIGINT
 from typing import NoReturn
 
 import envs
+import envs.refusal
 from rl import ranks
 from rl.config import arguments
+from rl.config.refusals import Refusal
 from rl.run import signals
 
-ROOT = Path(__file__).parents[2]
+# Errors whose text somebody wrote for people. Any other ValueError is a mistake in the code.
+WORDED = (Refusal, envs.refusal.Refusal, OSError, FloatingPointError, envs.EnvironmentFailed, json.JSONDecodeError)
 
 
 @contextmanager
 def ends_in_one_line(program: str) -> Iterator[None]:
     """End the process with one line for an error that a person can mend: with status 2 for a wrong word, with status 1
-    for an error of files, environments or memory; with a signal's usual status for a signal. A mistake in a program,
-    such as int("x") in an environment or a wrong number of values in a loss, keeps its traceback.
+    for a refusal or an error of files, environments or memory; with a signal's usual status for a signal. A mistake in
+    a program, such as int("x") in an environment or a wrong number of values in a loss, keeps its traceback.
     """
     signals.restore()
     try:
@@ -34,9 +36,7 @@ def ends_in_one_line(program: str) -> Iterator[None]:
         with suppress(OSError, AttributeError):  # Python would write what is left once more, and end with 120
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         fail(program, "; ".join([closed, *getattr(error, "__notes__", [])]))
-    except (OSError, ValueError, FloatingPointError, envs.EnvironmentFailed) as error:
-        if isinstance(error, ValueError) and is_mistake(error):
-            raise
+    except WORDED as error:
         fail(program, error)
     except ranks.AnotherRankFailed:
         raise SystemExit(ranks.SILENT) from None
@@ -57,14 +57,3 @@ def fail(program: str, error: object) -> NoReturn:
     if not ranks.speaks():
         raise SystemExit(ranks.SILENT) from None
     arguments.fail(program, error, status=1)
-
-
-def is_mistake(error: Exception) -> bool:
-    """Return whether an error arose in this repository's code without a `raise` statement: nobody worded it."""
-    last = error.__traceback__
-    while last.tb_next:
-        last = last.tb_next
-    code = last.tb_frame.f_code
-    path = Path(code.co_filename)
-    is_ours = path.is_relative_to(ROOT) and "site-packages" not in path.parts
-    return is_ours and code.co_code[last.tb_lasti] != dis.opmap["RAISE_VARARGS"]

@@ -15,6 +15,7 @@ from models.tiny.shape import same_shape
 from models.weights import resolve
 from rl import ranks
 from rl.config.fields import Config, Experiment, Messages, Optim
+from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
 from rl.run import health
 from rl.run.files import append, checkpoints, plain, read_lines
@@ -25,7 +26,7 @@ KEPT += ("tasks", "entropy", "approx_kl", "clip_fraction", "sampler_gap")
 WITHDRAWN = "no: sampling and training differed"  # how `exact` begins once an epoch has shown that the trial was wrong
 
 
-class Nonsense(ValueError):
+class Nonsense(Refusal):
     """A check failed with strict=true. name: the check's, as in the metric `warnings`."""
 
     def __init__(self, name: str, sentence: str):

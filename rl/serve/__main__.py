@@ -25,6 +25,7 @@ from models import load_tokenizer
 from rl.config import program
 from rl.config.arguments import NotNegative, Positive
 from rl.config.help import quiet_on_closed_pipe
+from rl.config.refusals import Refusal
 from rl.run import exits
 from rl.serve.loading import ModelKeys, load, with_adapters_base
 from rl.serve.protocol import ErrorHandler, Protocol
@@ -45,10 +46,10 @@ class Keys:
 
     def __post_init__(self):
         if self.port > 65535:
-            raise ValueError(f"port={self.port} must be at most 65535")
+            raise Refusal(f"port={self.port} must be at most 65535")
         key = self.key or os.environ.get(KEY, "").strip()
         if key and not re.fullmatch(r"[!-~]{8,}", key):
-            raise ValueError("key must have at least 8 characters, ASCII letters, digits or punctuation")
+            raise Refusal("key must have at least 8 characters, ASCII letters, digits or punctuation")
         object.__setattr__(self, "key", key)
 
 

@@ -11,6 +11,7 @@ from models import choose_threads, keep_memory, load_model, load_tokenizer
 from rl.config import arguments
 from rl.config.arguments import NotNegative
 from rl.config.checks import without_auto
+from rl.config.refusals import Refusal
 from rl.judge.adapter_settings import with_base
 from rl.serve.sampler import Sampler
 
@@ -31,7 +32,7 @@ class ModelKeys:
 
     def __post_init__(self):
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device=cuda: this machine, or this torch, has no CUDA device; use device=cpu")
+            raise Refusal("device=cuda: this machine, or this torch, has no CUDA device; use device=cpu")
 
 
 def with_adapters_base(words: list[str]) -> list[str]:
@@ -42,15 +43,15 @@ def with_adapters_base(words: list[str]) -> list[str]:
 
 def adapters(words: str) -> dict[str, Path]:
     """Return {name: folder} of adapter=. Raise ArgumentError for a name that comes twice or is empty."""
-    found = {}
+    folders = {}
     for word in (word.strip() for word in words.split(",") if words):
         if not word:
             raise arguments.ArgumentError(f"adapter={words}: a name is empty")
         name, _, folder = word.rpartition("=")
-        if (name or folder) in found:
+        if (name or folder) in folders:
             raise arguments.ArgumentError(f"adapter={words}: two adapters are named {name or folder}")
-        found[name or folder] = Path(folder)
-    return found
+        folders[name or folder] = Path(folder)
+    return folders
 
 
 def load(keys: ModelKeys, rows: int, most_waiting: int) -> Sampler:
@@ -64,10 +65,10 @@ def load(keys: ModelKeys, rows: int, most_waiting: int) -> Sampler:
     choose_threads(model, keys.threads, False, keys.products)
     most = model.config.max_position_embeddings
     if keys.max_len > most:
-        raise ValueError(f"max_len={keys.max_len} is more than the model's max_position_embeddings, {most}")
+        raise Refusal(f"max_len={keys.max_len} is more than the model's max_position_embeddings, {most}")
     sampler = Sampler(model, tokenizer, rows, keys.max_len or min(most, MOST), most_waiting)
     for name, folder in folders.items():
         if name == keys.model:
-            raise ValueError(f"adapter={name}: the base model has this name; NAME=FOLDER gives another")
+            raise Refusal(f"adapter={name}: the base model has this name; NAME=FOLDER gives another")
         sampler.load(name, folder)
     return sampler

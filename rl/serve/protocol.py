@@ -185,7 +185,7 @@ class Protocol:
         count = _field(body, "n", int, 1, 1, MOST_CHOICES)
         if count * len(prompts) > MOST_CHOICES:
             raise BadRequest(400, f"n times the number of prompts is more than {MOST_CHOICES}")
-        ends = _list(body, "stop_token_ids", _is_id)
+        stop_ids = _list(body, "stop_token_ids", _is_id)
         stop = (
             [body["stop"]] if isinstance(body.get("stop"), str) else _list(body, "stop", lambda x: isinstance(x, str))
         )
@@ -204,7 +204,7 @@ class Protocol:
                 most,
                 temperature,
                 next(states),
-                self.tokenizer.eos_ids.union(ends) if not body.get("ignore_eos") else frozenset(ends),
+                self.tokenizer.eos_ids.union(stop_ids) if not body.get("ignore_eos") else frozenset(stop_ids),
                 max(top_k, 0),
                 _field(body, "top_p", float, 1.0, 1e-9, 1.0),
                 tuple(stop),
@@ -300,9 +300,9 @@ class Choice:
         self.reply += self.text.add(request.sampled[new]) if end > new.start else ""
         if finish:
             self.reply += self.text.rest()
-        until, found = len(self.reply), [at for words in request.stop if (at := self.reply.find(words)) >= 0]
-        if found:
-            until = min(found)
+        until, places = len(self.reply), [at for words in request.stop if (at := self.reply.find(words)) >= 0]
+        if places:
+            until = min(places)
         elif not finish:
             until -= max((_overlap(self.reply, words) for words in request.stop), default=0)
         text, self.shown = self.reply[self.shown : until], max(self.shown, until)
@@ -429,8 +429,8 @@ class CompletionForm:
         for name in names:
             offsets.append(offsets[-1] + len(name))
         tops = [{self.tokenizer.show([i]): value for i, value in likely} for likely in request.likely[new]]
-        found = {"tokens": names, "token_logprobs": request.logprobs[new], "text_offset": offsets[:-1]}
-        return found | {"top_logprobs": tops or None}
+        table = {"tokens": names, "token_logprobs": request.logprobs[new], "text_offset": offsets[:-1]}
+        return table | {"top_logprobs": tops or None}
 
 
 class ChatForm(CompletionForm):

@@ -29,6 +29,7 @@ from models.engine import Engine, SampledTurn, Slot, sample
 from models.logprob import head_logits
 from models.random import fold, unit
 from models.truncation import truncated
+from rl.config.refusals import Refusal
 from rl.serve.text import Text
 
 PAUSE = 0.05  # seconds between two calls of `notify` while no reply ends: each costs time that sampling could have
@@ -249,7 +250,7 @@ class Sampler:
     def load(self, name: str, folder: Path) -> None:
         """Load an adapter under a new name. Raise ValueError if the name is taken or the folder does not fit."""
         if name in self.adapters:
-            raise ValueError(f"an adapter named {name!r} is loaded already")
+            raise Refusal(f"an adapter named {name!r} is loaded already")
         inner = f"served_{self.count}"  # a module's name cannot have dots
         self.count += 1
         lora.load_adapter(self.model, folder, inner, trainable=False)

@@ -29,6 +29,7 @@ from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from typing import BinaryIO
 
+from envs.refusal import Refusal
 from envs.simulators.sandbox import jail
 
 
@@ -98,11 +99,11 @@ def start(mode: str) -> None:
     mode: the option `sandbox` of an environment that runs programs.
     """
     if mode not in (ISOLATED, UNSAFE):
-        raise ValueError(f"sandbox must be {ISOLATED!r} or {UNSAFE!r}, not {mode!r}")
+        raise Refusal(f"sandbox must be {ISOLATED!r} or {UNSAFE!r}, not {mode!r}")
     try:
         server = _server(mode)
     except SandboxFailed as error:
-        raise ValueError(f"sandbox={mode}: {error}") from error
+        raise Refusal(f"sandbox={mode}: {error}") from error
     line = f"sandbox: {'' if server.safe else 'UNSAFE: '}{server.layers}"
     with _lock:
         if os.environ.get(PRINTED) != line:

@@ -33,6 +33,7 @@ import triton.language as tl
 from torch.autograd.function import once_differentiable
 
 from models.cuda.triton.common import FUSED, LOG2E, LOWEST, Tiles, pair_product, place, shared_memory
+from models.refusal import Refusal
 
 SCRATCH_BYTES = 512 * 2**20
 SLAB = 16384  # tokens of the vocabulary in a slab, a multiple of every pair of tiles
@@ -83,26 +84,26 @@ def token_logprobs(
     """
     _check(hidden_ND, targets_N, temperature)
     if weight_VD.dtype != hidden_ND.dtype or weight_VD.shape[1:] != hidden_ND.shape[1:]:
-        raise ValueError(
+        raise Refusal(
             f"hidden is {hidden_ND.dtype} {list(hidden_ND.shape)}, weight {weight_VD.dtype} {list(weight_VD.shape)}: "
             "they must agree in dtype and last dimension"
         )
     if not weight_VD.is_contiguous():
-        raise ValueError("weight [V, D] must be contiguous; a copy of a head made here in every call would be large")
+        raise Refusal("weight [V, D] must be contiguous; a copy of a head made here in every call would be large")
     return _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N.contiguous(), temperature, entropy_grad)
 
 
 def _check(x: torch.Tensor, targets_N: torch.Tensor, temperature: float) -> None:
     if not temperature > 0:
-        raise ValueError(f"temperature must be positive, not {temperature}")
+        raise Refusal(f"temperature must be positive, not {temperature}")
     if x.device.type != "cuda" and isinstance(
         _score, triton.JITFunction
     ):  # under TRITON_INTERPRET=1 it is no JITFunction
-        raise ValueError(f"the Triton kernels run on CUDA devices, not {x.device.type}: use models.logprob there")
+        raise Refusal(f"the Triton kernels run on CUDA devices, not {x.device.type}: use models.logprob there")
     if x.dtype not in (torch.bfloat16, torch.float16, torch.float32):
-        raise ValueError(f"the Triton kernels take bfloat16, float16 and float32, not {x.dtype}: use models.logprob")
+        raise Refusal(f"the Triton kernels take bfloat16, float16 and float32, not {x.dtype}: use models.logprob")
     if x.dim() != 2 or targets_N.shape != x.shape[:1]:
-        raise ValueError(f"expected [N, ...] and targets [N], not {list(x.shape)} and {list(targets_N.shape)}")
+        raise Refusal(f"expected [N, ...] and targets [N], not {list(x.shape)} and {list(targets_N.shape)}")
 
 
 class _TokenLogprobs(torch.autograd.Function):

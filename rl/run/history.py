@@ -1,0 +1,83 @@
+"""What a run has logged and saved, read from its folder: records, saved epochs, evaluations, and the best epoch.
+
+Any room may read a run, so this module imports nothing of theirs.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from rl.config.arguments import ArgumentError
+from rl.run.files import read_json, read_lines
+
+
+def records(run: Path) -> list[dict]:
+    """Return the records of metrics.jsonl. Raise ValueError naming a damaged line."""
+    return [record for _, record in read_lines(run / "metrics.jsonl")]
+
+
+def settings(run: Path) -> dict[str, Any]:
+    """Return the keys of a run's config.json; {} without a whole one."""
+    try:
+        return dict(read_json(run / "config.json"))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def saved_epochs(run: Path) -> list[int]:
+    """Return the epochs N that a run has saved as epoch_N, in order."""
+    return sorted(int(path.name[6:]) for path in run.glob("epoch_*") if re.fullmatch(r"epoch_\d+", path.name))
+
+
+def evaluations(run: Path) -> tuple[str, dict[int, float]]:
+    """Return what the epochs of a run are judged by, "success" or "held-out loss" (best_by=loss, or nothing was
+    played), and each evaluated epoch's score: its success in sampled play, or the negative loss. Higher is better."""
+    played, losses = {}, {}
+    for record in records(run):
+        if "eval" in record and record["eval"]["temperature"]:
+            played[record["epoch"]] = record["eval"]["success"]
+        if "eval_loss" in record:
+            losses[record["epoch"]] = -record["eval_loss"]
+    by_loss = not played or (losses and settings(run).get("best_by") == "loss")
+    return ("held-out loss", losses) if by_loss else ("success", played)
+
+
+def best_epoch(run: Path) -> int | None:
+    """Return the evaluated epoch with the highest score, the first of equal ones. None before the first evaluation."""
+    _, scores = evaluations(run)
+    return max(scores, key=scores.get) if scores else None
+
+
+def best_saved(run: Path) -> int | None:
+    """Return the best of the evaluated epochs that have a folder epoch_N; None without one."""
+    _, scores = evaluations(run)
+    return max((epoch for epoch in saved_epochs(run) if epoch in scores), key=scores.get, default=None)
+
+
+def best_of_run(name: str, key: str = "adapter") -> tuple[str, str]:
+    """Return the folder of the best epoch by evaluation if `name` is a run's folder, else `name`, and a line about the
+    choice. Raise ArgumentError, naming the key, if no epoch that the run saved was evaluated."""
+    run = Path(name)
+    if not (run / "metrics.jsonl").is_file() or (run / "adapter_config.json").is_file():
+        return name, ""
+    kind, scores = evaluations(run)
+    best = best_saved(run)
+    if best is None:
+        folders = ", ".join(sorted(path.name for path in run.glob("epoch_*"))) or "none"
+        raise ArgumentError(f"{key}={name}: no saved epoch was evaluated, so none is best; choose one of: {folders}")
+    saved = sum(epoch in scores for epoch in saved_epochs(run))
+    among = f"the best of {saved} evaluated epochs" if saved > 1 else "the only evaluated epoch"
+    choice = f"epoch_{best} is {among} that the run saved, by {kind}"
+    line = f"{name}: {choice}, {score_text(kind, scores[best])}"
+    return str(run / f"epoch_{best}"), line + gain_text(kind, scores, best)
+
+
+def gain_text(kind: str, scores: dict[int, float], best: int) -> str:
+    """Return the end of a line if the epoch `best` scores no higher than the model before training, else ""."""
+    no_worse = scores.get(0, -float("inf")) >= scores[best]
+    return f"; before training it was no worse, {score_text(kind, scores[0])}" if no_worse else ""
+
+
+def score_text(kind: str, score: float) -> str:
+    """Return an epoch's score as it is printed."""
+    return f"{score:.1%}" if kind == "success" else f"{-score:.4f}"
