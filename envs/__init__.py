@@ -11,6 +11,8 @@ from dataclasses import fields
 from importlib import import_module
 
 from envs.base import Environment, EnvironmentFailed, Step
+from envs.common import nearest
+from envs.refusal import Refusal
 
 __all__ = ["GROUPS", "NAMES", "Environment", "EnvironmentFailed", "Step", "config_class", "make"]
 
@@ -49,16 +51,15 @@ def make(name: str, **options) -> Environment:
     module = _module(name)
     options = WITHOUT_MODEL.get(name, {}) | options
     known = [field.name for field in fields(module.Config)]
-    if not options.keys() <= set(known):
-        from envs.problems import unknown_option
-
-        raise unknown_option(name, options, known)
+    for key in options:
+        if key not in known:
+            raise Refusal(f"unknown option {key!r} of environment {name}; {nearest(key, known)}")
     return module.Env(module.Config(**options))
 
 
 def _module(name: str):
+    if name in GROUPS:
+        raise Refusal(f"{name!r} is a group of environments; choose one of: {', '.join(GROUPS[name])}")
     if name not in NAMES:
-        from envs.problems import unknown_environment
-
-        raise unknown_environment(name, NAMES, GROUPS)
+        raise Refusal(f"unknown environment {name!r}; {nearest(name, [*NAMES, *GROUPS])}")
     return import_module(NAMES[name])

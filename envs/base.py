@@ -1,7 +1,9 @@
 """The interface of every environment: its base class and its records. What environments share is in envs/common.py."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event
+from typing import Any
 
 
 class EnvironmentFailed(RuntimeError):
@@ -42,3 +44,13 @@ class Environment:
     def oracle(self) -> str:
         """Return an expert's next turn. Raise RuntimeError if the environment has no expert."""
         raise NotImplementedError
+
+
+class Configured(Environment):
+    """An environment that is made from its module's Config."""
+
+    defaults: Callable[[], Any]  # returns the Config of an environment that is made without one; usually the class
+
+    def __init__(self, config: Any = None):
+        self.config = config or self.defaults()
+        self.running = False  # whether an episode runs: from reset to the step that ends it

@@ -55,6 +55,12 @@ def check_file(what: str, path: str, option: str = "data") -> None:
         raise Refusal(f"{option} must be {what}: no file {path!r}{meant}")
 
 
+def nearest(word: str, known: list[str]) -> str:
+    """Return a hint: the most similar known name, or all known names if none is similar."""
+    close = get_close_matches(str(word), known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"choose from: {', '.join(known)}"
+
+
 def level_list(difficulty: str, known) -> str:
     """Return a comma list of levels without spaces. Raise ValueError for an unknown level."""
     plain = str(difficulty).replace(" ", "")

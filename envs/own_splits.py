@@ -7,7 +7,7 @@ and n=0 of eval.py as many as there are tasks.
 
 from pathlib import Path
 
-from envs.base import Environment
+from envs.base import Configured
 from envs.common import SPLITS
 from envs.refusal import Refusal
 
@@ -17,7 +17,7 @@ ENDINGS = (".json", ".jsonl")
 WHOLE = "tasks.json"  # tau_retail's file without splits
 
 
-class OwnSplits(Environment):
+class OwnSplits(Configured):
     """An environment whose `config` has the options `data` and `splits`."""
 
     def own_tasks(self, split: str) -> list:

@@ -33,7 +33,6 @@ from envs import common, rows, scorer
 from envs.answers import final_number, plain_text
 from envs.base import Step
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
-from envs.problems import nearest
 from envs.refusal import Refusal
 
 RULES = {"text": plain_text, "number": final_number}  # of match=: what must be equal of a reply and of the answer
@@ -65,7 +64,8 @@ class Env(OwnSplits):
     def __init__(self, config: Config | None = None):
         if not config or not config.data:
             raise Refusal(NEEDED)
-        self.config, self.read, self.running = config, reader(config), False
+        super().__init__(config)
+        self.read = reader(config)
 
     def own_tasks(self, split: str) -> list[int]:
         """Return the places of a split's rows. Raise ValueError if it has none."""
@@ -153,4 +153,4 @@ def answer_of(row: dict, column: str) -> str:
 def missing(row: dict, option: str, column: str) -> ValueError:
     """Return the error for a row without a column; it names the columns that there are."""
     known = [repr(name)[1:-1][:80] for name in list(row)[:20]]
-    return ValueError(f"it has no {column!r}; {option}= names the column; {nearest(column, known)}")
+    return ValueError(f"it has no {column!r}; {option}= names the column; {common.nearest(column, known)}")

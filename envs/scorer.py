@@ -10,8 +10,7 @@ from numbers import Real
 from pathlib import Path
 
 from envs.base import EnvironmentFailed
-from envs.common import check_file
-from envs.problems import nearest
+from envs.common import check_file, nearest
 from envs.refusal import Refusal
 
 DIGITS = 6  # of a score: 0.7 + 0.2 + 0.1 is 1

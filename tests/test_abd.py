@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-import golden
 import one_turn
 import pytest
 from conftest import no_hang
@@ -148,6 +147,7 @@ def test_when_outputs_are_equal(expected, actual, same):
     assert grade("<INPUT>x</INPUT>", f"print({actual!r}, end='')", expected)[0] == same
 
 
+@pytest.mark.all_only
 def test_program_must_end_well_and_in_time():
     assert grade("<INPUT>x</INPUT>", "import sys\nprint(10)\nprint(' ', file=sys.stderr)") == (0, False, "Error: ")
     assert grade("<INPUT>x</INPUT>", "import sys\nprint(10)\nsys.exit(3)") == (0, False, "Error: [EXIT STATUS 3]")
@@ -157,6 +157,7 @@ def test_program_must_end_well_and_in_time():
     assert grade("<INPUT>x</INPUT>", slow, seconds=1) == (0, False, "Error: [TIMEOUT]")
 
 
+@pytest.mark.all_only
 def test_input_cannot_escape_the_program(tmp_path):
     """Programs of a file may evaluate their input."""
     target = tmp_path / "x"
@@ -165,6 +166,7 @@ def test_input_cannot_escape_the_program(tmp_path):
     assert not target.exists()
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize(
     "piece",
     ["<INPUT>", "</INPUT>", "<think>", "<think></think>", "<thinking>x", "<INPUT>\n", "<", "1\n", "\u0130", "5"],
@@ -203,6 +205,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.all_only
 def test_input_equals_the_regular_expressions_match():
     rng = Random(0)
     for _ in range(2000):
@@ -239,6 +242,7 @@ def solve(level: str, prompt: str, seeds: range) -> Counter:
     return tasks
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("prompt", ["native", "short"])
 @pytest.mark.parametrize("level", programs.LEVELS)
 def test_the_oracle_solves_every_task(level, prompt):
@@ -256,6 +260,7 @@ def test_there_are_forty_templates_and_all_levels_have_some():
     assert len({t.task for t in programs.TEMPLATES}) == len(programs.TEMPLATES)
 
 
+@pytest.mark.all_only
 def test_the_sandbox_prints_the_generators_output():
     for template in templates():
         program = template.draw(Random(template.task))
@@ -265,6 +270,7 @@ def test_the_sandbox_prints_the_generators_output():
         assert ran == sandbox.Run(programs.output(program.source, text), ""), program.source
 
 
+@pytest.mark.all_only
 def test_constants_and_copies_of_the_output_do_not_pay():
     """An answer that ignores the program is seldom right."""
     right, tasks = Counter(), 0
@@ -283,6 +289,7 @@ def test_constants_and_copies_of_the_output_do_not_pay():
     assert max(right.values()) < 0.05 * tasks, (right, tasks)
 
 
+@pytest.mark.all_only
 def test_difficulty_is_the_level_and_repeats_add_weight():
     shape = lambda source: re.sub(r"\d+|'[a-z]+'", "_", source)  # noqa: E731  without what is drawn
     level = {shape(template.draw(Random(0)).source): template.level for template in templates()}
@@ -293,6 +300,7 @@ def test_difficulty_is_the_level_and_repeats_add_weight():
     assert set(drawn) <= {1, 3, None} and 170 < drawn[1] < 230 and drawn[3] > 60
 
 
+@pytest.mark.all_only
 def test_splits_share_no_task():
     env, tasks = Env(Config(difficulty="1")), {}
     for split in SPLITS:
@@ -319,10 +327,6 @@ def transcript() -> list[dict]:
     return one_turn.transcript(abd, EPISODES)
 
 
-def test_golden_transcripts():
-    golden.check("abd", transcript())
-
-
 # ---- Rows of a file. ----
 
 
@@ -331,6 +335,7 @@ def write(path: Path, rows: list) -> str:
     return str(path)
 
 
+@pytest.mark.all_only
 def test_rows_of_a_file(tmp_path):
     rows = [{"program": f"print(int(input()) + {i})", "inputs": f"{i}\n", "output": f"{2 * i}\n"} for i in range(40)]
     rows[1]["program"] = f"```python\n{rows[1]['program']}\n```"
@@ -371,6 +376,7 @@ def test_a_rows_program_is_run_again(tmp_path):
     assert outputs == {"3", "stale"}  # the input ends with a line break
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("indent", [None, 4])
 def test_an_array_of_rows_plays_like_their_lines(indent, tmp_path):
     rows = [{"program": f"print({i}, input())", "inputs": "é", "output": f"{i} é"} for i in range(20)]
@@ -404,9 +410,6 @@ def test_unusable_file_is_one_line(rows, line, tmp_path):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, not '4'"),
-        ({"difficulty": ""}, "difficulty must be a comma list of 1, 2, 3, not ''"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
         ({"seconds": 0}, "seconds must be a whole number of at least 1, not 0"),
         ({"cpu_seconds": 1.5}, "cpu_seconds must be a whole number of at least 1, not 1.5"),
     ],

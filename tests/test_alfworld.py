@@ -416,6 +416,7 @@ def names(env: Env) -> list[str]:
     return [*env.room.spots, *(thing for things in env.room.inside.values() for thing in things)]
 
 
+@pytest.mark.all_only
 def test_listed_actions_are_exactly_the_possible_ones():
     rng = Random(0)
     for seed in range(12):
@@ -451,6 +452,7 @@ def test_the_tables():
     assert len(TOOLS["clean"][2]) == 21
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("level", LEVELS)
 def test_rooms_obey_the_tables_and_contain_the_goals_objects(level):
     env, shared = Env(Config(difficulty=level)), 0
@@ -499,6 +501,7 @@ def solve(env: Env) -> list:
     return steps
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("prompt", ["native", "short"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_expert_solves_every_task_in_time(level, prompt):
@@ -519,6 +522,7 @@ def test_the_easiest_level_takes_three_or_four_actions():
     assert set(lengths) == {3, 4}
 
 
+@pytest.mark.all_only
 def test_expert_continues_from_any_state():
     rng = Random(1)
     for seed in range(150):
@@ -601,6 +605,7 @@ def test_shaped_reward_pays_stages_of_the_second_object():
     assert total(env, second.split("; ")) == pytest.approx(3 * 0.2 + 1.0)
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("task", TEMPLATES)
 def test_shaped_reward_without_completion_is_capped(task):
     """Wandering, repeating and toggling earn at most a fifth per stage."""
@@ -640,25 +645,18 @@ def test_task_is_in_its_split():
             assert split_of(env.task) == split and env.task == "alfworld:" + " ".join(env.goal)
 
 
+@pytest.mark.all_only
 def test_difficulty_is_drawn_from_the_list_by_weight():
     env, small = Env(Config(difficulty="1,1,3")), 0
     for seed in range(300):
         env.reset(seed)
         small += len(env.room.spots) == 2
     assert small == pytest.approx(200, abs=35)
-    assert Config(difficulty=2).difficulty == "2" and Config(difficulty="1, 2").difficulty == "1,2"
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, original, not '4'"),
-        ({"difficulty": "1,,2"}, "difficulty must be a comma list of 1, 2, 3, original, not '1,,2'"),
-        ({"difficulty": ""}, "difficulty must be a comma list of 1, 2, 3, original, not ''"),
-        ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
-        ({"max_turns": True}, "max_turns must be a whole number of at least 1, not True"),
-        ({"max_turns": "9"}, "max_turns must be a whole number of at least 1, not '9'"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
         ({"dialect": "0.5"}, "dialect must be '0.4' or '0.3', not '0.5'"),
     ],
 )
@@ -697,6 +695,7 @@ def state(env: Env) -> dict:
     return kept | vars(env.house)
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("prompt", ["native", "short"])
 def test_hostile_replies_change_nothing(prompt):
     env = at(Goal("heat", "apple", "desk"), prompt=prompt)
@@ -713,6 +712,7 @@ WORDS = re.findall(r"\S+", "go to take from move put in/on goto[ take[ ] Action:
 REPLIES = st.one_of(st.text(), st.lists(st.sampled_from([*WORDS, "\n"]), max_size=12).map(" ".join))
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("prompt", ["native", "short"])
 @settings(max_examples=40, deadline=None, database=None)
 @given(replies=st.lists(REPLIES, max_size=8))
@@ -758,7 +758,3 @@ def episode(difficulty: str, prompt: str, split: str, seed: int) -> Iterator[dic
 
 def transcript() -> list[dict]:
     return [case for options in CASES for case in episode(*options)]
-
-
-def test_golden_transcripts():
-    golden.check("alfworld", transcript())

@@ -5,7 +5,6 @@ import gc
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 import weakref
@@ -28,6 +27,20 @@ ONE_TURN = {"sat", "abd", "ded", "planner"}  # an answer, and the episode is ove
 STRICT = {"os_interaction", "db_bench"}  # a native reply in another form than the one asked for ends the episode
 SCRIPTS = {"os_interaction"}  # of several blocks, and of all lines of a short reply, it makes one script
 NO_FORM = {"os_interaction": -0.5, "db_bench": -0.1, "planner": 0.1}  # what such a reply earns, where that is not 0
+LEVELS = {  # environment -> its levels of difficulty
+    "textcraft": "1, 2, 3, 4",
+    "alfworld": "1, 2, 3, original",
+    "babyai": "1, 2, 3, 4, 5",
+    "webshop": "1, 2, 3",
+    "sciworld": "1, 2, 3, 4",
+    "sat": "1, 2, 3, guide, original",
+    "abd": "1, 2, 3",
+    "ded": "1, 2, 3",
+    "os_interaction": "1, 2, 3, 4",
+    "db_bench": "1, 2, 3",
+    "tau_retail": "1, 2, 3",
+    "planner": "1, 2, 3",
+}
 OURS = [name for name in envs.NAMES if name not in envs.WITHOUT_TASKS]
 try:
     sandbox.start(sandbox.ISOLATED)
@@ -36,23 +49,21 @@ except ValueError as error:  # this machine has no rights to confine programs
     REFUSED = str(error)
 
 
-def levels(name: str) -> list[str]:
-    """Return an environment's levels of difficulty, read from its error message."""
-    with pytest.raises(ValueError) as error:
-        envs.config_class(name)(difficulty="?")
-    return re.fullmatch("difficulty must be a comma list of (.*), not '[?]'", str(error.value))[1].split(", ")
-
-
 def over(names, by_level: bool = False):
     """Return a parameter per name or level; environments that run programs are skipped if none can be confined."""
     no_programs = pytest.mark.skipif(bool(REFUSED), reason=REFUSED)
-    cases = [(name, level) for name in names for level in levels(name)] if by_level else [(name,) for name in names]
+    cases = (
+        [(name, level) for name in names for level in LEVELS[name].split(", ")]
+        if by_level
+        else [(name,) for name in names]
+    )
     marked = [pytest.param(*case, marks=no_programs if case[0] in ("abd", "ded") else ()) for case in cases]
     return pytest.mark.parametrize(("name", "level") if by_level else "name", marked)
 
 
 everywhere = over(OURS)
 at_every_level = over(OURS, by_level=True)
+with_max_turns = over(name for name in OURS if name not in ONE_TURN)
 in_turns = over(name for name in OURS if name not in ONE_TURN | STRICT)
 
 HOSTILE = [
@@ -217,6 +228,7 @@ def replies(words: list[str]):
     return piece | st.builds(lambda text, size: (text * size)[:size], piece, st.integers(1_000, 100_000))
 
 
+@pytest.mark.all_only
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), prompt=st.sampled_from(common.PROMPTS))
 @everywhere
@@ -235,6 +247,7 @@ def in_brackets(reply: str) -> str:
     return f"{verb}[{rest}]"
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("prompt", common.PROMPTS)
 @over(name for name in OURS if name not in ONE_TURN | SCRIPTS)
 def test_a_reply_in_two_forms_is_one_action_at_most(name, prompt):
@@ -268,6 +281,7 @@ def test_a_reply_in_two_forms_is_one_action_at_most(name, prompt):
         assert then(*before, one + between + other) != both, one + between + other
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("prompt", common.PROMPTS)
 @over(sorted(ONE_TURN))
 def test_only_one_of_two_answers_counts(name, prompt):
@@ -306,7 +320,7 @@ json.dump(answers, sys.stdout)
 
 def in_processes(with_golden: dict[str, bool]) -> list[dict]:
     """Return each environment's demonstrations, and perhaps its golden cases, from one process per PYTHONHASHSEED."""
-    names = {name: ",".join(levels(name)) for name in OURS if not (REFUSED and name in ("abd", "ded"))}
+    names = {name: LEVELS[name].replace(" ", "") for name in OURS if not (REFUSED and name in ("abd", "ded"))}
     started = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM, json.dumps([names, also])],
@@ -329,6 +343,7 @@ def in_a_third_process() -> dict:
     return in_processes({"1": True})[0]
 
 
+@pytest.mark.all_only
 @everywhere
 def test_episodes_do_not_depend_on_string_hashing(name, in_two_processes):
     one, other = (answers[name]["demonstrations"] for answers in in_two_processes)
@@ -341,6 +356,16 @@ def test_a_third_hash_seed_changes_no_episode(name, in_two_processes, in_a_third
     assert in_a_third_process[name] == in_two_processes[1][name]
 
 
+@over([name for name in golden.ENVIRONMENTS if name != "qa"])
+def test_golden_transcripts(name):
+    golden.check(name, golden.cases(name))
+
+
+def test_golden_transcript_of_questions():
+    golden.check("qa", golden.cases("qa"))
+
+
+@pytest.mark.all_only
 @everywhere
 def test_golden_transcripts_do_not_depend_on_the_process(name, in_two_processes):
     """Another test checks each of them in this process, whose strings have other hashes."""
@@ -350,7 +375,7 @@ def test_golden_transcripts_do_not_depend_on_the_process(name, in_two_processes)
 @pytest.mark.parametrize("count", [80, pytest.param(3334, marks=pytest.mark.full)])
 @everywhere
 def test_seeds_draw_many_tasks_and_splits_share_none(name, count):
-    env = envs.make(name, difficulty=",".join(levels(name)))
+    env = envs.make(name, difficulty=LEVELS[name].replace(" ", ""))
     tasks = {}
     for split in common.SPLITS:
         drawn = []
@@ -398,6 +423,37 @@ def test_wrong_names_are_one_line(call, line):
     assert str(error.value).startswith(line) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("difficulty", ["?", "0", "6", "1,,2", ""])
+@everywhere
+def test_an_unknown_difficulty_names_the_levels(name, difficulty):
+    with pytest.raises(ValueError) as error:
+        envs.make(name, difficulty=difficulty)
+    assert str(error.value) == f"difficulty must be a comma list of {LEVELS[name]}, not {difficulty!r}"
+
+
+@everywhere
+def test_difficulty_may_be_a_number_or_contain_spaces(name):
+    assert envs.make(name, difficulty=2).config.difficulty == "2"
+    assert envs.make(name, difficulty="1, 2").config.difficulty == "1,2"
+
+
+@pytest.mark.parametrize("max_turns", [0, True, "9"])
+@with_max_turns
+def test_a_turn_limit_is_a_positive_whole_number(name, max_turns):
+    with pytest.raises(ValueError) as error:
+        envs.make(name, max_turns=max_turns)
+    assert str(error.value) == f"max_turns must be a whole number of at least 1, not {max_turns!r}"
+
+
+@pytest.mark.parametrize("prompt", ["long", ""])
+@everywhere
+def test_an_unknown_prompt_names_the_known_ones(name, prompt):
+    with pytest.raises(ValueError) as error:
+        envs.make(name, prompt=prompt)
+    line = f"prompt must be 'native' or 'short', not {prompt!r}; or a file that ends in .txt or .md"
+    assert str(error.value) == line
+
+
 def test_envs_imports_only_the_standard_library():
     program = "import sys, envs, envs.__main__; [n == 'qa' or envs.make(n) for n in envs.NAMES]; "
     program += "envs.config_class('qa'); print(*sys.modules)"
@@ -418,6 +474,7 @@ def test_envs_imports_only_the_standard_library():
     assert {module for module in modules if module.startswith("rl.")} <= parser
 
 
+@pytest.mark.all_only
 @everywhere
 def test_help_documents_every_option(name, capsys):
     with pytest.raises(SystemExit) as end:

@@ -8,6 +8,8 @@ from test_envs import STRICT, everywhere
 
 import envs
 
+pytestmark = pytest.mark.all_only
+
 CALL = '{"name": "get_order_details", "arguments": {"order_id": %s}}'
 ACTIONS = {
     "NUL": "a\0b\0",

@@ -26,6 +26,8 @@ from envs.http.agentgym import OURS, REFUSED, USUAL, action_of, close_sessions
 from envs.http.exchange import MAX_BODY
 from envs.http.wire import ServerFailed, number_of, seed_of, seeds_of
 
+pytestmark = pytest.mark.all_only
+
 EASY = {"difficulty": "1"}
 
 

@@ -23,6 +23,8 @@ from envs.requests import Request
 from rl.config.refusals import Refusal as RefusedByRun
 from rl.remote import client
 
+pytestmark = pytest.mark.all_only
+
 INFO = {"outcome": "unknown", "success": False, "valid": True, "shaped": 0.5, "metrics": {"correctness": 0.5}}
 TEXTS = st.text(max_size=30) | st.sampled_from(
     ["\x1b[2J\x07", "\ud800\u202e", "9" * 400, "running", "completed", "user"]

@@ -31,6 +31,8 @@ from envs.serve import lab
 from envs.serve.access import BadRequest
 from rl.config.parse import parse
 
+pytestmark = pytest.mark.all_only
+
 JUNK = [text for text in HOSTILE if len(text) < 1000]
 EMPTY = {"chat_history": {"value": []}, "finish_reason": None, "task_output": None}
 UNREAD, LATE = "Cannot extract action from agent response.", "Task limit reached. The limit is 3."

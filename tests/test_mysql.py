@@ -18,6 +18,8 @@ from mysql_statements import COLUMNS, FROM_NESTS, NESTS, ROWS, TABLE, deep, stat
 
 from envs.simulators.mysql import Database, MySQLError, digest
 
+pytestmark = pytest.mark.all_only
+
 D = Decimal
 
 

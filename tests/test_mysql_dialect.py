@@ -14,6 +14,8 @@ from envs.simulators.mysql.tokens import AGGREGATES
 from envs.simulators.mysql.windows import WINDOWED
 from envs.simulators.mysql.words import NATIVE
 
+pytestmark = pytest.mark.all_only
+
 COLUMNS = [("id", "INT"), ("name", "TEXT"), ("city", "TEXT"), ("pay", "INT"), ("day", "TEXT")]
 ROWS = [
     (1, "Ann", "Rome", 30, "2024-01-31"),

@@ -11,6 +11,8 @@ from test_mysql_dialect import check
 from envs.simulators.mysql import Database, MySQLError
 from envs.simulators.mysql.json_values import _sorted, printed
 
+pytestmark = pytest.mark.all_only
+
 STATEMENTS = """CREATE TABLE t (id INT PRIMARY KEY, data JSON)
 INSERT INTO t VALUES (1, '{"name": "Ann", "pay": 30, "tags": ["a", "b"], "at": {"city": "Rome"}, "on": true}')
 INSERT INTO t VALUES (2, '{"name":"bob","pay":9,"tags":[],"on":false}'), (3, JSON_OBJECT('pay', 10.5, 'name', NULL))

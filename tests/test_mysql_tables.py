@@ -10,6 +10,8 @@ from test_mysql_dialect import COLUMNS, ROWS, check
 
 from envs.simulators.mysql import Database, MySQLError
 
+pytestmark = pytest.mark.all_only
+
 
 def rows(*statements: str) -> list[tuple]:
     """Return the rows of the last of several calls on a fresh table."""

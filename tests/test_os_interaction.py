@@ -102,6 +102,7 @@ def test_the_commands_of_a_line(line, names):
     assert commands(line) == names
 
 
+@pytest.mark.all_only
 def test_instruction_and_machine_reveal_every_name():
     for template in ALL:
         known = {found[0] for text in (template.instruction, *template.init) for found in SLOT.finditer(text)}
@@ -132,6 +133,7 @@ def check_tasks(level: str, count: int) -> None:
         assert judge(task, machine, "None") == "correct", task
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_task_fails_until_it_is_solved(level):
     check_tasks(level, len(templates(level)))
@@ -154,6 +156,7 @@ def check_lines(chosen: list) -> None:
             assert judge(task, machine, "None") == "incorrect", (task.truth[left_out], task.instruction)
 
 
+@pytest.mark.all_only
 def test_no_line_of_a_solution_can_be_left_out():
     check_lines(ALL[::9])
 
@@ -163,6 +166,7 @@ def test_no_line_of_any_solution_can_be_left_out():
     check_lines(ALL)
 
 
+@pytest.mark.all_only
 def test_each_template_has_three_wordings_in_one_split():
     for template in ALL:
         said = wordings(template.instruction)
@@ -275,6 +279,7 @@ def test_real_machine_is_refused_in_one_line(monkeypatch):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.all_only
 def test_real_machine_plays_tasks_apart_from_this_system():
     if why := real_machine():
         pytest.skip(why)
@@ -292,6 +297,7 @@ def test_real_machine_plays_tasks_apart_from_this_system():
     assert other.step("finish").info["outcome"] == "correct"
 
 
+@pytest.mark.all_only
 def test_real_script_ends_at_its_time_limit():
     if why := real_machine():
         pytest.skip(why)
@@ -304,6 +310,7 @@ def test_real_script_ends_at_its_time_limit():
     machine.close()
 
 
+@pytest.mark.all_only
 def test_real_scripts_begin_with_the_usual_signals(monkeypatch):
     """Python ignores SIGPIPE and SIGXFSZ, which its programs inherit: `yes | head -1` ended in an error message."""
     if why := real_machine():
@@ -325,6 +332,7 @@ BOMBS = [pytest.param(script, marks=pytest.mark.full) for script in BOMBS]
 BOMBS.append("for ((i = 0; i < 700; i++)); do sleep 60 & done; echo a")
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("script", BOMBS)
 def test_too_many_processes_or_bytes_end_those_of_a_machine(script):
     """Also after their script has ended."""
@@ -340,6 +348,7 @@ def test_too_many_processes_or_bytes_end_those_of_a_machine(script):
     machine.close()
 
 
+@pytest.mark.all_only
 @pytest.mark.full
 @pytest.mark.parametrize("template", ALL, ids=lambda template: template.instruction[:40])
 def test_every_template_holds_in_real_bash(template):
@@ -466,6 +475,7 @@ def test_valid_means_that_bash_can_run_the_reply(script, valid):
     assert at().step(script).info["valid"] == valid
 
 
+@pytest.mark.all_only
 def test_long_output_is_cut():
     mark = "\n[truncated because the output is too long]"
     line = "for i in $(seq 10); do printf %s {0..9}{0..9}; done | head -c "
@@ -476,6 +486,7 @@ def test_long_output_is_cut():
     assert len(at(max_output=0).step(line + "1000").observation) == len(OUTPUT) + 1000
 
 
+@pytest.mark.all_only
 def test_endless_script_is_stopped_and_the_episode_continues():
     env = at()
     step = env.step("echo 1; while true; do :; done")
@@ -492,6 +503,7 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(module.run_script, "__defaults__", ((), MAX_STEPS // 10))
 
 
+@pytest.mark.all_only
 def test_an_evaluation_that_does_not_end_is_unknown(few_steps):
     endless = Task("Wait.", (), ("true",), ("while true; do :; done",), ())
     step = at(endless).step("finish")
@@ -509,6 +521,7 @@ def test_prompts_state_the_turn_limit():
     assert instruction == native[2]["content"] and len(hint) < 70
 
 
+@pytest.mark.all_only
 def test_hostile_replies():
     env = at(max_turns=100)
     for text in (
@@ -530,6 +543,7 @@ def test_hostile_replies():
     assert env.step("Act:" + " \n" * 50_000).info["status"] == "agent_validation_failed"
 
 
+@pytest.mark.all_only
 @settings(max_examples=40, deadline=None)
 @given(st.text(max_size=200) | st.text("`$(){}[]|&;<>\\'\"!*?~# \nAct:bshfin01/.-e", max_size=80))
 def test_any_reply_gets_a_normal_step(text):
@@ -558,6 +572,7 @@ def test_shaped_reward_pays_each_condition_once():
         assert env.step(script).info["shaped"] == shaped, script
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("level", LEVELS)
 def test_shaped_rewards_of_the_expert_sum_to_one_plus_the_reward(level):
     env = Env(Config(difficulty=level, prompt="short"))
@@ -615,6 +630,7 @@ FORGERIES = [
 ]
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_an_evaluation_cannot_be_forged(forgery):
     for script, outcome in ((forgery, "incorrect"), (f"chmod 640 /srv/f; {forgery}", "correct")):
@@ -630,6 +646,7 @@ def test_a_condition_cannot_forge_the_next_one():
     assert env.step("finish").info["outcome"] == "incorrect"
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize(
     ("condition", "script"),
     [
@@ -678,6 +695,7 @@ def test_conditions_are_tried_on_a_copy():
 # -- the expert
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("prompt", ["native", "short"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_expert_solves_tasks_in_time(level, prompt):
@@ -721,6 +739,7 @@ def test_expert_continues_from_any_state():
 # -- tasks and splits
 
 
+@pytest.mark.all_only
 def test_difficulty_is_drawn_and_repeats_weigh():
     env, drawn = Env(Config(difficulty="1,1,1,3")), Counter()
     for seed in range(150):
@@ -729,6 +748,7 @@ def test_difficulty_is_drawn_and_repeats_weigh():
     assert set(drawn) == {"1", "3"} and drawn["1"] == pytest.approx(112, abs=15)
 
 
+@pytest.mark.all_only
 def test_every_template_has_tasks_in_every_split():
     for template in ALL:
         drawn = (split_of(template.draw(Random(seed)).key) for seed in range(200))
@@ -747,12 +767,9 @@ def test_task_is_its_instruction_and_in_its_split():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"difficulty": "5"}, "difficulty must be a comma list of 1, 2, 3, 4, not '5'"),
-        ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"max_output": -1}, "max_output must be a whole number of at least 0, not -1"),
         ({"max_output": 20}, "max_output must be 0 or more than 20, or nothing is left, not 20"),
         ({"scripts": "/tmp"}, "scripts needs data=problems.json, and data is empty"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
         ({"data": "no/file"}, "data must be a file of LifelongAgentBench or AgentBench: no file 'no/file'"),
     ],
 )
@@ -955,7 +972,3 @@ def transcript() -> list[dict]:
         cases.append(golden.start(env.reset(seed, "test"), seed, "test", difficulty=difficulty, prompt=prompt))
         cases += golden.play(env, replies)
     return cases
-
-
-def test_golden_transcripts():
-    golden.check("os_interaction", transcript())

@@ -151,6 +151,7 @@ def test_gsm8k_plays_its_own_test_split():
 WORDS = ["env=planner", "planner.worker=rules", "planner.prompt=short", "max_new_tokens=2", "threads=1", "lora.r=0"]
 
 
+@pytest.mark.all_only
 def test_eval_plays_a_whole_split(tmp_path, monkeypatch):
     """n=0 is each task once, sampled and greedily; without a file to count it is refused."""
     played, reset = [], envs.planner.Env.reset

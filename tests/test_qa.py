@@ -90,6 +90,7 @@ def test_seeds_play_each_question_of_a_split_once_in_order(tmp_path):
     assert sum(map(len, seen.values())) == 60 == len(set.union(*seen.values())) and all(seen.values())
 
 
+@pytest.mark.all_only
 def test_eval_plays_each_held_out_question(tmp_path):
     path = write(tmp_path / "rows.jsonl", SUMS)
     cfg = parse(["env=qa", f"qa.data={path}", "qa.match=number"], "eval.py")
@@ -180,12 +181,14 @@ FORMS = ["{0}", "{0:,}", "${0:,}", "{0}.0", "{0}e0", "{0} kg", "{0}%", "{0}/1"]
 PLACES = ["{}", "So 1 + 2 = 3, or {}.", "3 then\n#### {}", "\\boxed{{{}}} after 7 steps", "#### {} 9", "**{}**"]
 
 
+@pytest.mark.all_only
 @given(st.integers(-3000, 3000), st.integers(-3, 3), st.sampled_from(FORMS), st.sampled_from(PLACES))
 def test_whole_numbers_match_in_every_form(number, other, form, place):
     text = place.format(form.format(number))
     assert (final_number(text) == number + other) == (other == 0), text
 
 
+@pytest.mark.all_only
 @given(st.integers(-99, 99), st.integers(1, 99), st.integers(0, 99), st.integers(1, 99))
 def test_fractions_match_as_their_values_do(a, b, c, d):
     same = final_number(f"It is {a}/{b}") == final_number(f"\\boxed{{\\frac{{{c}}}{{{d}}}}}")
@@ -208,6 +211,7 @@ def test_every_answer_of_gsm8k_is_right_and_another_number_wrong():
             assert score(env, answer + "1", seed, name) == 0 and score(env, "no idea", seed, name) == 0
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("match", ["text", "number"])
 def test_hostile_replies_are_wrong_and_fast(match, tmp_path):
     env, began = (
@@ -363,6 +367,7 @@ def test_a_changed_file_is_read_again(tmp_path):
         env.reset(0)
 
 
+@pytest.mark.all_only
 def test_a_large_file_is_read_once_and_fast(tmp_path):
     path = write(tmp_path / "rows.jsonl", [{"question": f"What is {i} + 2?", "answer": i + 2} for i in range(100_000)])
     began = time.process_time()
@@ -393,6 +398,7 @@ def test_a_game_shows_question_and_answer(tmp_path):
     assert (status, err) == (0, "") and out.count("What is") == out.count("####") == 3
 
 
+@pytest.mark.all_only
 def test_a_changed_scorer_is_not_resumed(own, tmp_path):
     env = own("def score(reply, row):\n    return 1")
     cfg = parse(["env=qa", f"qa.data={env.config.data}", f"qa.match={env.config.match}"])
@@ -413,6 +419,7 @@ def score(reply, row):
 """
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("algo", ["grpo grpo.group_size=4", "sft"])
 def test_a_run_plays_the_questions(algo, own, tmp_path):
     """GRPO with an own scorer that fails on some questions, whose episodes are left out; and SFT on the answers."""
@@ -424,6 +431,7 @@ def test_a_run_plays_the_questions(algo, own, tmp_path):
     assert math.isfinite(epoch["loss"]) and (0 < epoch["left_out"] < 16 if "grpo" in algo else not epoch["left_out"])
 
 
+@pytest.mark.all_only
 def test_imitation_needs_answers_and_says_so_in_a_line(own, tmp_path):
     env = own("def score(reply, row):\n    return 1", [{"question": f"{i}?"} for i in range(40)])
     words = [f"qa.data={env.config.data}", f"qa.match={env.config.match}", "eval_episodes=0", f"out={tmp_path}/run"]
@@ -449,10 +457,7 @@ def transcript() -> list[dict]:
     return cases
 
 
-def test_golden_transcripts():
-    golden.check("qa", transcript())
-
-
+@pytest.mark.all_only
 def test_an_adapters_settings_execute_no_program(tmp_path):
     """It may be somebody else's. The word of whoever evaluates it does."""
     (tmp_path / "scorer.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\ndef score(reply, row): return 1")

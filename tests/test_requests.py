@@ -20,6 +20,8 @@ from rl.data import demonstrations
 from rl.rollout import rollout
 from rl.tasks import make_tasks
 
+pytestmark = pytest.mark.all_only
+
 SILENT = tqdm(disable=True)
 WORDS = "get 1 oak log"
 

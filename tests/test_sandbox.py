@@ -19,6 +19,8 @@ from envs.simulators import sandbox
 from envs.simulators.sandbox import Limits, Run, SandboxFailed, code_of, execute, jail, run
 from rl.config.parse import parse
 
+pytestmark = pytest.mark.all_only
+
 ROOT = Path(__file__).parents[1]
 try:
     sandbox.start(sandbox.ISOLATED)

@@ -16,6 +16,8 @@ from sandbox_attacks import MODES
 from envs.simulators import sandbox
 from envs.simulators.sandbox import filters
 
+pytestmark = pytest.mark.all_only
+
 try:
     sandbox.start(sandbox.ISOLATED)
 except ValueError as error:

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from hashlib import sha256
 
-import golden
 import one_turn
 import pytest
 from conftest import no_hang
@@ -123,10 +122,6 @@ def transcript() -> list[dict]:
     return one_turn.transcript(sat, EPISODES)
 
 
-def test_golden_transcripts():
-    golden.check("sat", transcript())
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_both_prompts_show_the_formula_and_the_oracle_solves_it(level):
     native, short = (Env(Config(difficulty=level, prompt=prompt)) for prompt in ("native", "short"))
@@ -198,6 +193,7 @@ def test_the_reply_counts_satisfied_clauses():
         assert at(clauses, 3).step(answer).observation == f"{count} of 4 clauses are satisfied."
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
@@ -219,6 +215,7 @@ def test_huge_replies_are_graded_in_linear_time(answer, expected):
         assert grade(answer, [[1, 2], [-2]]) == expected
 
 
+@pytest.mark.all_only
 def test_sizes_of_the_levels_and_of_the_options():
     def drawn(**options) -> Counter:
         env, sizes = Env(Config(**options)), Counter()
@@ -239,6 +236,7 @@ def test_sizes_of_the_levels_and_of_the_options():
     assert {m for _, _, m in drawn(n=10, ratio="2.0-2.5")} == {20, 21, 22, 23, 24}
 
 
+@pytest.mark.all_only
 def test_clauses_have_distinct_variables_and_a_solution():
     env, signs = Env(Config()), Counter()
     for seed in range(100):
@@ -261,6 +259,7 @@ def test_task_does_not_depend_on_order_in_the_formula():
     assert canonical(flipped) != canonical(clauses)
 
 
+@pytest.mark.all_only
 def test_splits_of_the_smallest_level_share_no_formula():
     env, seen = Env(Config(difficulty="1")), {}
     for split in SPLITS:
@@ -289,8 +288,6 @@ def test_a_split_without_a_formula_is_one_line():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"difficulty": "hard"}, "difficulty must be a comma list of 1, 2, 3, guide, original, not 'hard'"),
-        ({"difficulty": ""}, "difficulty must be a comma list of 1, 2, 3, guide, original, not ''"),
         ({"n": "ten"}, "n must be a whole number from 1 to 999, or a range such as 3-5, not 'ten'"),
         ({"n": "20-10"}, "n must be a whole number from 1 to 999, or a range such as 3-5, not '20-10'"),
         ({"n": "10-"}, "n must be a whole number from 1 to 999, or a range such as 3-5, not '10-'"),
@@ -303,7 +300,6 @@ def test_a_split_without_a_formula_is_one_line():
         ({"ratio": 0.05}, "ratio must give a clause at least: 0.05 times n=10 gives none"),
         ({"k": "3-11"}, "k must be at most n: level guide has k up to 11 and n from 10"),
         ({"difficulty": "original,1", "k": 4}, "k must be at most n: level 1 has k up to 4 and n from 3"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
     ],
 )
 def test_wrong_options_are_one_line(options, line):
@@ -312,6 +308,7 @@ def test_wrong_options_are_one_line(options, line):
     assert str(error.value) == line
 
 
+@pytest.mark.all_only
 def test_short_prompts_are_short_for_the_embedded_tokenizer():
     tokenizer = load_tokenizer("tiny")
     env = Env(Config(difficulty="1", prompt="short"))

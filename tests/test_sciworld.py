@@ -129,10 +129,6 @@ def transcript() -> list[dict]:
     ]
 
 
-def test_golden_transcripts():
-    golden.check("sciworld", transcript())
-
-
 def test_golden_transcripts_contain_key_facts():
     outputs = [case["output"] for case in golden.read("sciworld")]
     lines = [line for out in outputs for line in (out if isinstance(out, str) else out["observation"]).splitlines()]
@@ -268,6 +264,7 @@ def test_prompts():
     assert max(lengths) < 800
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("prompt", ["native", "short"])
 @pytest.mark.parametrize("level", ["1", "2", "3", "4"])
 def test_expert_solves_tasks_of_many_families(level, prompt):
@@ -284,6 +281,7 @@ def test_expert_solves_tasks_of_many_families(level, prompt):
     assert set(families) <= set(FAMILIES) and len(families) >= 7
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("family", FAMILIES)
 def test_expert_solves_every_family(family):
     for seed in range(6):
@@ -292,6 +290,7 @@ def test_expert_solves_every_family(family):
         assert expert(env)[-1].info["success"], env.task
 
 
+@pytest.mark.all_only
 def test_expert_continues_from_any_state():
     """After moves that cannot spoil a task, at any point of the expert's episode."""
     for seed in range(40):
@@ -333,6 +332,7 @@ def test_shaped_reward_pays_at_most_six_goals():
         assert again == 0, env.task
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("subject", ["known", "unknown"])
 def test_melting_point_is_measured_and_answered_by_a_box(subject):
     """The reading right after melting is on the melting point's side of the limit; the wrong box fails the task."""
@@ -498,6 +498,7 @@ def test_only_a_grown_fruit_counts():
     assert env.step(f"focus on {env.house.room.name}").info["score"] == -100
 
 
+@pytest.mark.all_only
 def test_every_fruit_is_grown_within_the_turn_limit():
     """Wherever the agent and the seeds are, at the level with closed doors, where the pots have to be filled."""
     env, rng, played = make(tasks="grow-fruit", max_turns=30), Random(0), set()
@@ -510,6 +511,7 @@ def test_every_fruit_is_grown_within_the_turn_limit():
             played.add(key)
 
 
+@pytest.mark.all_only
 def test_children_inherit_an_allele_of_each_parent():
     """Children of purebred parents show the dominant value; a quarter of the grandchildren shows the recessive one."""
     chance, traits = Random(0), PEA.traits
@@ -535,6 +537,7 @@ def test_a_shovel_digs_soil_out_of_the_ground():
     assert not env.step("use shovel in inventory on fountain").info["valid"]
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("known", ["known", "unknown"])
 def test_the_first_generation_shows_which_value_is_dominant(known):
     """The expert answers after it has looked at a child of both plants; the other box fails the task."""
@@ -570,6 +573,7 @@ def test_stopwatch_pays_only_while_a_block_slides(family):
         assert paid() == [5, 5, 5] and paid() == [0, 0, 0]
 
 
+@pytest.mark.all_only
 def test_shaped_reward_is_capped_below_the_end():
     env = at("boil", ":water:kitchen:$", difficulty="3")
     actions = "move metal pot to sink; activate sink; focus on water; activate stove; activate oven; pick up lighter; "
@@ -633,6 +637,7 @@ def test_truncation():
         env.step("look around")
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize(
     "reply", ["x" * 10**5, "Action:" * 10**4, "[" * 10**5, "go " * 30_000, "\ud800", "a in " * 20_000]
 )
@@ -648,13 +653,9 @@ def test_hostile_replies_change_nothing(reply, prompt):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"difficulty": "5"}, "difficulty must be a comma list of 1, 2, 3, 4, not '5'"),
-        ({"difficulty": "1,,2"}, "difficulty must be a comma list of 1, 2, 3, 4, not '1,,2'"),
         ({"tasks": "boil,cook"}, "tasks must be from find-animal, "),
         ({"tasks": "boil", "difficulty": "1"}, "tasks must have a family of level 1: find-animal, "),
         ({"simplifications": "hard"}, "simplifications must be from openDoors, "),
-        ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
     ],
 )
 def test_bad_options_are_one_line(options, line):

@@ -28,6 +28,8 @@ from envs.base import Step
 from envs.serve import __main__ as program
 from envs.serve import agentgym
 
+pytestmark = pytest.mark.all_only
+
 ROOT = Path(__file__).parents[1]
 KINDS = envs.http.agentgym.KINDS
 

@@ -26,6 +26,8 @@ from envs.http.wire import ServerFailed
 from envs.serve import __main__ as program
 from envs.serve import access, agentgym, lab
 
+pytestmark = pytest.mark.all_only
+
 HEAD = b"POST /create HTTP/1.1\r\nHost: localhost\r\n"
 HALVES = {
     "nothing": b"",

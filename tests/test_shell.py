@@ -29,6 +29,8 @@ from envs.simulators.shell.parse import Parser
 from envs.simulators.shell.patterns import matches, prefix, suffix
 from envs.simulators.shell.process import Process, pipe
 
+pytestmark = pytest.mark.all_only
+
 Shell.strict = True  # errors of the simulator must be seen
 ROOT = Path(__file__).parents[1]
 KINDS = {"dir": "d", "link": "l", "file": "-"}

@@ -26,6 +26,8 @@ from envs.simulators.shell.commands import COMMANDS
 from envs.simulators.shell.commands.gzip import unpacked
 from envs.simulators.shell.files import MAX_TEXT, Caller, Frozen, Timeout, raw, text
 
+pytestmark = pytest.mark.all_only
+
 Shell.strict = True  # errors of the simulator must be seen
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.all_only
+
 ROOT = Path(__file__).parents[1]
 SIMULATORS = "envs.simulators"
 SHARED = f"{SIMULATORS}.regex."  # the matcher with bounded steps, of the shell's commands and MySQL's REGEXP

@@ -309,6 +309,7 @@ def test_fingerprint_covers_all_records():
 # -- the shop
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("short", [False, True])
 def test_shop_is_as_large_as_the_original(short):
     shop = make_shop(short)
@@ -341,6 +342,7 @@ def test_the_layout_of_the_records():
     assert len(one["order_id"]) == 9 and len(one["items"][0]["item_id"]) == 10
 
 
+@pytest.mark.all_only
 def test_episodes_do_not_write_to_the_shop():
     before = json.dumps([make_shop(short).orders for short in (False, True)])
     for level in LEVELS:
@@ -351,6 +353,7 @@ def test_episodes_do_not_write_to_the_shop():
 # -- tasks
 
 
+@pytest.mark.all_only
 def test_every_template_is_drawn():
     kinds = Counter(wish.kind for seed in range(400) for wish in draw_task("3", "train", Random(seed)).wishes)
     assert len(WRITING) + len(ASKING) + len(FORBIDDEN) + 1 == len(kinds) == 21 and min(kinds.values()) > 2
@@ -358,6 +361,7 @@ def test_every_template_is_drawn():
     assert set(easy) == {"cancel", "modify_payment", "return", "modify_items", "exchange", "out_of_scope"}
 
 
+@pytest.mark.all_only
 def test_refused_wishes_cannot_be_fulfilled():
     """No tool would do it, or only the rules forbid the wish."""
     tried = Counter()
@@ -401,6 +405,7 @@ def solve(level: str, prompt: str, seeds: range, **options) -> list[Env]:
     return env
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("prompt", ["native", "short"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_expert_serves_every_customer(level, prompt):
@@ -414,6 +419,7 @@ def test_the_expert_serves_a_thousand_customers(level, prompt):
     solve(level, prompt, range(1000))
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("level", LEVELS)
 def test_expert_continues_from_any_state(level):
     env, rng = Env(Config(difficulty=level, prompt="short", max_turns=60)), Random(level)
@@ -438,6 +444,7 @@ def splits(count: int) -> None:
     assert len(tasks["train"]) > count / 3 or len(tasks["train"]) > 600
 
 
+@pytest.mark.all_only
 def test_splits_share_no_task():
     splits(200)
 
@@ -858,6 +865,7 @@ def test_outputs_must_be_written_to_the_customer():
     assert last.terminated and last.reward == 0
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("text", ["nonsense", "respond Yes.", "respond I cannot do that.", "respond Done. Goodbye."])
 @pytest.mark.parametrize("level", LEVELS)
 def test_idleness_never_pays(level, text):
@@ -1020,6 +1028,7 @@ def test_a_model_can_be_the_customer():
     assert last.terminated and last.reward == 0 and last.info["outcome"] == "incorrect"
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_expert_serves_a_model_too(level):
     env = Env(Config(prompt="native", user="model", difficulty=level))
@@ -1075,6 +1084,7 @@ def write(folder: Path, rows: list) -> None:
     load_tasks.cache_clear()
 
 
+@pytest.mark.all_only
 def test_the_original_is_read_and_played(folder):
     env, seen = Env(Config(data=str(folder), prompt="short")), set()
     for split in SPLITS:
@@ -1312,10 +1322,6 @@ def transcript() -> list[dict]:
     return cases
 
 
-def test_golden_transcripts():
-    golden.check("tau_retail", transcript())
-
-
 JSONS = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=9), lambda c: st.lists(c, max_size=3))
 CALLS = st.builds(
     lambda name, arguments: f"Action: {json.dumps({'name': name, 'arguments': arguments})}",
@@ -1333,6 +1339,7 @@ HOSTILE = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.all_only
 @settings(max_examples=40, deadline=None)
 @given(st.lists(HOSTILE, min_size=1, max_size=6), st.sampled_from(["native", "short"]), st.integers(0, 9))
 def test_hostile_replies_are_answered(replies, prompt, seed):
@@ -1354,6 +1361,7 @@ def test_lone_surrogates_are_removed():
     assert request.messages[-1]["content"] == "? Hi"
 
 
+@pytest.mark.all_only
 def test_long_arguments_take_linear_time():
     env = at(LAMP, prompt="native", max_turns=99)
     ids = ["21", *map(str, range(MAX_ACTION // 6))]
@@ -1375,9 +1383,6 @@ def test_long_arguments_take_linear_time():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, not '4'"),
-        ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
         ({"user": "human"}, "user must be 'rules' or 'model', not 'human'"),
         ({"user": ""}, "user must be 'rules' or 'model', not ''"),
     ],

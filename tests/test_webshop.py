@@ -358,6 +358,7 @@ def test_the_catalogue_is_built_once():
     assert catalogue() is catalogue()
 
 
+@pytest.mark.all_only
 def test_every_goal_can_score_1():
     goods = catalogue()
     for i, product in enumerate(goods.products.values()):
@@ -369,6 +370,7 @@ def test_every_goal_can_score_1():
                 assert score(product, wanted, {name: value}) == 1, (name, value)
 
 
+@pytest.mark.all_only
 def test_another_type_of_product_is_worth_little():
     products = list(catalogue().products.values())
     rng = Random(0)
@@ -435,12 +437,14 @@ def solve(level: str, prompt: str, seeds: range) -> None:
         assert len(steps) >= 3 + len(env.goal.options) and (level != "1" or len(steps) == 3)
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("prompt", ["native", "short"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_expert_buys_the_right_product(level, prompt):
     solve(level, prompt, range(60))
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("per_page", [10, 2])
 def test_the_expert_finds_every_product_within_the_limit(per_page, monkeypatch):
     monkeypatch.setattr(webshop, "PER_PAGE", per_page)
@@ -457,6 +461,7 @@ def test_the_expert_finds_every_product_within_the_limit(per_page, monkeypatch):
     assert set(pages) <= {1, 2} if per_page == 10 else pages[2] > 10 and max(pages) > 2, pages
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("level", LEVELS)
 def test_expert_continues_from_any_state(level):
     env = Env(Config(difficulty=level, prompt="short", max_turns=60))
@@ -489,6 +494,7 @@ def test_the_shop_of_every_level():
             assert set(env.hits) <= set(shop)
 
 
+@pytest.mark.all_only
 def test_difficulty_weighs():
     env = Env(Config(difficulty="1,1,2"))
     drawn = Counter()
@@ -545,6 +551,7 @@ def test_equally_good_product_pays_the_same(shop, monkeypatch):
     assert step.info["shaped"] == 1 and step.info["success"]
 
 
+@pytest.mark.all_only
 def test_shaped_reward_of_wandering_is_capped():
     env = Env(Config(difficulty="1,2,3", prompt="short", max_turns=200))
     rng = Random(0)
@@ -599,10 +606,6 @@ def transcript() -> list[dict]:
     return cases
 
 
-def test_golden_transcripts():
-    golden.check("webshop", transcript())
-
-
 HOSTILE = st.one_of(
     st.text(max_size=60),
     st.builds("{}[{}]".format, st.sampled_from(["search", "click", "Action: search"]), st.text(max_size=40)),
@@ -611,6 +614,7 @@ HOSTILE = st.one_of(
 )
 
 
+@pytest.mark.all_only
 @settings(max_examples=40, deadline=None)
 @given(st.lists(HOSTILE, min_size=1, max_size=6), st.sampled_from(["native", "short"]), st.integers(0, 9))
 def test_hostile_replies_are_answered(replies, prompt, seed):
@@ -634,27 +638,6 @@ def test_truncation_at_the_turn_limit():
         for call in (lambda: env.step("x"), env.oracle):
             with pytest.raises(RuntimeError, match="reset"):
                 call()
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, not '4'"),
-        ({"difficulty": ""}, "difficulty must be a comma list of 1, 2, 3, not ''"),
-        ({"difficulty": "1,,2"}, "difficulty must be a comma list of 1, 2, 3, not '1,,2'"),
-        ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
-        ({"max_turns": True}, "max_turns must be a whole number of at least 1, not True"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
-    ],
-)
-def test_bad_options_name_the_field(options, line):
-    with pytest.raises(ValueError) as error:
-        Config(**options)
-    assert str(error.value) == line
-
-
-def test_difficulty_may_be_a_number_or_contain_spaces():
-    assert Config(difficulty=2).difficulty == "2" and Config(difficulty="1, 2").difficulty == "1,2"
 
 
 def test_base_colours_are_words_in_alphabetical_order():

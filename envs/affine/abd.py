@@ -44,7 +44,7 @@ from random import Random
 
 from envs import common, prompt_file, rows
 from envs.affine import programs
-from envs.base import Environment, Step
+from envs.base import Configured, Step
 from envs.common import split_of
 from envs.simulators import sandbox
 
@@ -85,16 +85,16 @@ class Config:
         programs.check_config(self, task_of_row, "program", "output")
 
 
-class Env(Environment):
+class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
     slow = True  # each step runs a process
+    defaults = Config
 
     def __init__(self, config: Config | None = None):
-        self.config = config or Config()
+        super().__init__(config)
         self.limits = sandbox.Limits(wall=self.config.seconds, cpu=self.config.cpu_seconds)
         self.places = rows.row_places(self.config.data, task_of_row) if self.config.data else None
-        self.running = False
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's only turn."""

@@ -43,7 +43,7 @@ from random import Random
 
 from envs import common, prompt_file, rows
 from envs.affine import programs
-from envs.base import Environment, Step
+from envs.base import Configured, Step
 from envs.common import split_of
 from envs.refusal import Refusal
 from envs.simulators import sandbox
@@ -74,16 +74,16 @@ class Config:
         common.check_count("cases", self.cases, 2)  # with one case, a program with a constant output would pass
 
 
-class Env(Environment):
+class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
     slow = True  # each step runs processes
+    defaults = Config
 
     def __init__(self, config: Config | None = None):
-        self.config = config or Config()
+        super().__init__(config)
         self.limits = sandbox.Limits(wall=self.config.seconds, cpu=self.config.cpu_seconds)
         self.places = rows.row_places(self.config.data, task_of_row) if self.config.data else None
-        self.running = False
 
     @property
     def task(self) -> str:

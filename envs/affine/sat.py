@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from random import Random
 
 from envs import common, prompt_file
-from envs.base import Environment, Step
+from envs.base import Configured, Step
 from envs.common import split_of
 from envs.refusal import Refusal
 
@@ -86,12 +86,10 @@ class Config:
         return [_range(name, text or default) for (name, text), default in zip(own.items(), LEVELS[level], strict=True)]
 
 
-class Env(Environment):
+class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
-    def __init__(self, config: Config | None = None):
-        self.config = config or Config()
-        self.running = False
+    defaults = Config
 
     @property
     def task(self) -> str:

@@ -74,7 +74,7 @@ from envs import common
 from envs.alfworld.expert import next_action, turns_needed
 from envs.alfworld.house import House, listed
 from envs.alfworld.rooms import LEVELS, TEMPLATES, TOOLS, Goal, Room, canonical, draw, kind_of, order
-from envs.base import Environment, Step
+from envs.base import Configured, Step
 from envs.refusal import Refusal
 
 INSTRUCTIONS = """\
@@ -118,12 +118,10 @@ class Config:
             raise Refusal(f"dialect must be '0.4' or '0.3', not {self.dialect!r}")
 
 
-class Env(Environment):
+class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
-    def __init__(self, config: Config | None = None):
-        self.config = config or Config()
-        self.running = False
+    defaults = Config
 
     @property
     def task(self) -> str:

@@ -91,7 +91,7 @@ from envs.babyai.levels import LEVELS
 from envs.babyai.maze import Redraw
 from envs.babyai.missions import Game
 from envs.babyai.text import look
-from envs.base import Environment, Step
+from envs.base import Configured, Step
 from envs.common import split_of
 from envs.refusal import Refusal
 
@@ -157,12 +157,10 @@ class Config:
         return names[rng.choice(DIFFICULTY[rng.choice(self.difficulty.split(","))]) - 1]
 
 
-class Env(Environment):
+class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
-    def __init__(self, config: Config | None = None):
-        self.config = config or Config()
-        self.running = False
+    defaults = Config
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""

@@ -123,12 +123,13 @@ class Config:
 class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
+    defaults = Config
+
     def __init__(self, config: Config | None = None):
-        self.config = config or Config()
+        super().__init__(config)
         hashed = self.config.data and self.config.splits == "hash"
         self.tasks = read_tasks(self.config.data, self.config.single_skill) if hashed else None
         self.database = Database()
-        self.running = False
 
     @property
     def task(self) -> str:

@@ -46,7 +46,7 @@ import sys
 from dataclasses import dataclass
 
 from envs import common
-from envs.base import Environment, Step
+from envs.base import Configured, Step
 from envs.http import agentgym, lab
 from envs.http.exchange import Lost, is_address
 from envs.http.wire import BLOCK, ServerFailed, number_of, seeds_of
@@ -93,17 +93,17 @@ class Config:
         return (self.url or "http://127.0.0.1:36001").rstrip("/")
 
 
-class Env(Environment):
+class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
     slow = True  # each step waits for the server
     client = None
+    defaults = Config
 
     def __init__(self, config: Config | None = None):
-        self.config = config or Config()
+        super().__init__(config)
         self.kind = self.config.kind
         self.client = (lab if self.kind in lab.KINDS else agentgym).Client(self.config)
-        self.running = False
 
     @property
     def task(self) -> str:

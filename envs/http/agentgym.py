@@ -21,7 +21,7 @@ import envs
 from envs import common
 from envs.base import Step
 from envs.http.exchange import Lost, plain, short
-from envs.http.wire import BLOCK, NEVER, NoJSON, Refused, ServerFailed, is_number, request
+from envs.http.wire import BLOCK, NoJSON, Refused, ServerFailed, Session, is_number, request
 from envs.refusal import Refusal
 
 # number of tasks of AgentGym's servers, 0 for no end; babyai's has no end either
@@ -80,15 +80,11 @@ class Server:
 SERVERS: dict[tuple[str, str], Server] = defaultdict(Server)  # (url, kind) -> Server
 
 
-class Client:
+class Client(Session):
     """A session of a server, for one episode after another."""
 
-    session = None
-    left = NEVER  # the environment's event
-
     def __init__(self, config):
-        self.config, self.kind = config, config.kind
-        self.server = SERVERS[config.address, config.kind]
+        super().__init__(config, SERVERS)
 
     @property
     def turns(self) -> int:
@@ -102,10 +98,6 @@ class Client:
     def standing(self) -> bool:
         """Return whether the session may still be in the agent's state."""
         return self.session is not None and self.breaks == self.server.breaks
-
-    def drop(self) -> None:
-        """Give up the session, which is lost or in another state."""
-        self.session = None
 
     def leave(self) -> None:
         """End the episode and release its session for another one."""

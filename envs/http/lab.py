@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from envs import common, prompt_file
 from envs.base import Step
 from envs.http.exchange import Lost, plain, short
-from envs.http.wire import NEVER, ServerFailed, request
+from envs.http.wire import ServerFailed, Session, request
 
 KINDS = ("os_interaction", "db_bench")
 ROLES = {"user": "user", "agent": "assistant"}
@@ -45,15 +45,11 @@ class Server:
 SERVERS: dict[tuple[str, str], Server] = defaultdict(Server)  # (url, kind) -> Server
 
 
-class Client:
+class Client(Session):
     """The session of an episode."""
 
-    session = None
-    left = NEVER  # the environment's event
-
     def __init__(self, config):
-        self.config, self.kind = config, config.kind
-        self.server = SERVERS[config.address, config.kind]
+        super().__init__(config, SERVERS)
 
     @property
     def turns(self) -> int:
@@ -73,11 +69,7 @@ class Client:
         """Return whether the server's session is in the agent's state."""
         return self.session is not None and (self.many or self.session is self.server.current)
 
-    def drop(self) -> None:
-        """Give up the session, which is in another state or over."""
-        self.session = None
-
-    leave = drop
+    leave = Session.drop
 
     def tasks(self) -> int:
         """Return the number of the server's tasks; 0: no end."""

@@ -2,6 +2,7 @@
 
 import json
 from threading import Event
+from typing import Any
 
 from envs.base import EnvironmentFailed
 from envs.http.exchange import Left, Lost, Reply, bearer, exchange, parse_json, plain, short
@@ -11,6 +12,21 @@ TOKEN = "ENVS_TOKEN"  # the environment variable of the token that requests carr
 NEVER = Event()  # is never set
 MOST_BYTES = 1 << 20  # of an answer: a tokenizer takes a second for as many letters
 MOST = 1e15  # of a reward or measurement: sums and squares of such numbers are finite in float32
+
+
+class Session:
+    """The state that the clients of all protocols share: a session of a server, for one episode after another."""
+
+    session = None
+    left = NEVER  # the environment's event
+
+    def __init__(self, config: Any, servers: dict[tuple[str, str], Any]):
+        self.config, self.kind = config, config.kind
+        self.server = servers[config.address, config.kind]
+
+    def drop(self) -> None:
+        """Give up the session, which is lost, over or in another state."""
+        self.session = None
 
 
 class ServerFailed(EnvironmentFailed):

@@ -142,9 +142,7 @@ class Config:
             raise Refusal("scripts needs data=problems.json, and data is empty")
         check_splits(self)
         if self.machine not in MACHINES:
-            from envs.problems import nearest
-
-            raise Refusal(f"unknown machine {self.machine!r}; {nearest(self.machine, MACHINES)}")
+            raise Refusal(f"unknown machine {self.machine!r}; {common.nearest(self.machine, MACHINES)}")
         if self.machine == "bash":
             try_real_machine()
         if self.data:
@@ -156,13 +154,14 @@ class Config:
 class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
+    defaults = Config
+
     def __init__(self, config: Config | None = None):
-        self.config = config or Config()
+        super().__init__(config)
         cfg = self.config
         self.data = os_data.read(cfg.data, cfg.scripts, cfg.splits) if cfg.data else None
         pythonic = self.data is not None and any(runs_python(task) for tasks in self.data.values() for task in tasks)
         self.slow = pythonic or cfg.machine == "bash"
-        self.running = False
 
     @property
     def task(self) -> str:

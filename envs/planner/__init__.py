@@ -157,11 +157,10 @@ class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
-        self.config = config or Config(worker="rules")
+        super().__init__(config or Config(worker="rules"))
         self.places = None
         if self.config.data and self.config.splits == "hash":
             self.places = rows.row_places(self.config.data, task_of_row)
-        self.running = False
         self.work: Generator | None = None  # the suspended step, waiting for the worker's answers
 
     @property

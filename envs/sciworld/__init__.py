@@ -83,7 +83,7 @@ from dataclasses import dataclass
 from random import Random
 
 from envs import common
-from envs.base import Environment, Step
+from envs.base import Configured, Step
 from envs.common import split_of
 from envs.refusal import Refusal
 from envs.sciworld.actions import Refused
@@ -169,12 +169,10 @@ class Config:
         return (own - {"easy"}) | (set(EASY) if "easy" in own else set()) | set(LEVELS[level][1])
 
 
-class Env(Environment):
+class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
-    def __init__(self, config: Config | None = None):
-        self.config = config or Config()
-        self.running = False
+    defaults = Config
 
     @property
     def task(self) -> str:

@@ -114,9 +114,7 @@ class Config:
 class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
-    def __init__(self, config: Config | None = None):
-        self.config = config or Config()
-        self.running = False
+    defaults = Config
 
     @property
     def task(self) -> str:

@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from random import Random
 
 from envs import common
-from envs.base import Environment, Step
+from envs.base import Configured, Step
 from envs.common import split_of
 from envs.textcraft.crafting import BASE, BOOK, TAGS, USES, depth, next_action, tree
 
@@ -87,12 +87,10 @@ class ActionFailed(Exception):
     """The action cannot be executed; the error's text is the observation."""
 
 
-class Env(Environment):
+class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
-    def __init__(self, config: Config | None = None):
-        self.config = config or Config()
-        self.running = False
+    defaults = Config
 
     @property
     def task(self) -> str:

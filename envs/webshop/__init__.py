@@ -58,7 +58,7 @@ from json import dumps
 from random import Random
 
 from envs import common
-from envs.base import Environment, Step
+from envs.base import Configured, Step
 from envs.webshop.goods import Goal, Product, canonical, catalogue, make_goal
 
 INSTRUCTIONS = """\
@@ -103,12 +103,10 @@ class Config:
         common.check_options(self, LEVELS)
 
 
-class Env(Environment):
+class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
-    def __init__(self, config: Config | None = None):
-        self.config = config or Config()
-        self.running = False
+    defaults = Config
 
     @property
     def task(self) -> str:

@@ -22,6 +22,8 @@ sys.argv = arguments  # which fast_downward overwrites
 from alfworld.agents.utils.misc import Demangler  # noqa: E402
 from alfworld.gen import constants, goal_library  # noqa: E402
 
+pytestmark = pytest.mark.all_only
+
 DATA = Path(alfworld.__file__).parent / "data"
 CAMEL = {name.lower(): name for name in constants.OBJECTS}
 TYPES = {

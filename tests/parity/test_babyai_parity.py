@@ -18,6 +18,8 @@ from minigrid.core.roomgrid import RoomGrid
 from minigrid.envs.babyai.core import verifier
 from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
 
+pytestmark = pytest.mark.all_only
+
 EPISODES = 10  # of each of the 40 levels
 STEPS = 60  # primitives of an episode
 QUICK = "GoToSeqS5R2", "PickupLoc", "PutNextS7N4Carrying", "KeyInBox", "BlockedUnlockPickup", "BossLevel"

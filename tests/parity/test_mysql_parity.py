@@ -23,7 +23,7 @@ from envs.db_bench.tasks import SKILLS, draw
 from envs.simulators.mysql import Database, MySQLError
 
 reason = available()
-pytestmark = [pytest.mark.full, pytest.mark.skipif(bool(reason), reason=reason)]
+pytestmark = [pytest.mark.all_only, pytest.mark.full, pytest.mark.skipif(bool(reason), reason=reason)]
 
 
 def ours(database: Database, sql: str):

@@ -16,6 +16,8 @@ from envs.sciworld.life import SHOWN
 from envs.sciworld.tasks import FAMILIES
 from envs.sciworld.things import Thing
 
+pytestmark = pytest.mark.all_only
+
 scienceworld = pytest.importorskip("scienceworld", reason="pip install scienceworld==1.2.3")
 if shutil.which("java") is None:
     pytest.skip("Java is not here: scienceworld cannot start", allow_module_level=True)

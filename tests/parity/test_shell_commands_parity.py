@@ -14,7 +14,7 @@ import shell_commands
 from test_shell_commands import ours
 
 reason = shell_commands.available()
-pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
+pytestmark = [pytest.mark.all_only, pytest.mark.skipif(bool(reason), reason=reason)]
 
 
 def differing(seeds: range) -> list[str]:

@@ -5,7 +5,7 @@ from parity import agents, shell
 from test_shell import run_in_work
 
 reason = shell.available()
-pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
+pytestmark = [pytest.mark.all_only, pytest.mark.skipif(bool(reason), reason=reason)]
 
 
 def compare(scripts: list[str]) -> None:

@@ -7,6 +7,8 @@ import pytest
 from envs.webshop import BASE_COLOURS, text_ratio
 from envs.webshop.goods import catalogue
 
+pytestmark = pytest.mark.all_only
+
 fuzz = pytest.importorskip("thefuzz.fuzz", reason="thefuzz is not installed")
 
 ALPHABETS = [  # few letters, so that words meet
