@@ -1,7 +1,11 @@
 """Files, links, commands and keys in the README and docs/ exist."""
 
+import ast
+import contextlib
+import io
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,8 +29,51 @@ def test_the_map_is_the_tree():
 def test_the_reading_order_names_files():
     section = README.split("## Reading order")[1].split("##")[0]
     paths = re.findall(r"[\w/]+\.py", section)
-    assert len(paths) > 8
+    assert len(paths) > 8 and paths[0] == "examples/grpo.py"
     assert [path for path in paths if not (ROOT / path).is_file()] == []
+
+
+IMPORTED = """
+import sys
+from pathlib import Path
+
+import train
+import envs
+from rl.config import fields
+
+fields.algorithm_module("ppo")
+envs.make("textcraft")
+names = {getattr(module, "__file__", None) or "" for module in sys.modules.values()}
+root = Path.cwd()
+paths = {Path(name).resolve() for name in names if name.startswith(str(root))}
+print(*sorted(str(path.relative_to(root)) for path in paths if path.is_file() and ".venv" not in path.parts))
+"""
+
+
+@pytest.fixture(scope="module")
+def imported() -> list[str]:
+    """Return the files of this repository that `python train.py algo=ppo` imports."""
+    done = subprocess.run([sys.executable, "-c", IMPORTED], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_stated_numbers_of_imported_files_and_lines_are_true(imported, page):
+    """They are within 3 %, so that a small change does not need a new number."""
+    text = " ".join((ROOT / page).read_text().split())
+    stated = re.search(r"imports ([\d,]+) files (?:of this repository, )?with ([\d,]+) lines", text)
+    assert stated, "the page says how many files with how many lines a run imports"
+    files, lines = (int(number.replace(",", "")) for number in stated.groups())
+    measured = len(imported), sum(len((ROOT / path).read_text().splitlines()) for path in imported)
+    assert (files, lines) == (pytest.approx(measured[0], rel=0.03), pytest.approx(measured[1], rel=0.03)), measured
+
+
+def test_files_of_the_method_are_imported(imported):
+    section = (ROOT / "docs" / "architecture.md").read_text().split("## The files of the method")[1].split("\n## ")[0]
+    named = re.findall(r"^\| `([\w/]+\.py)`", section, re.M)
+    assert len(named) > 15 and len(set(named)) == len(named)
+    assert "examples/grpo.py" in named and (ROOT / "examples" / "grpo.py").is_file()
+    assert set(named) - {"examples/grpo.py"} <= set(imported)
 
 
 def test_where_things_happen_names_functions():
@@ -37,7 +84,7 @@ def test_where_things_happen_names_functions():
         paths = re.findall(r"[\w/]+\.py", files) + (["rl/grpo.py"] if "the algorithm's file" in files else [])
         source = "".join((ROOT / path).read_text() for path in paths)
         names = set(re.findall(r"`(\w+)`", functions))
-        assert names or functions.strip() == "see their headers", files
+        assert names, files
         assert paths and names <= set(re.findall(r"def (\w+)", source)), files
 
 
@@ -63,69 +110,48 @@ def test_every_command_exists(page):
     text = (ROOT / page).read_text()
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
     assert set(re.findall(r"(?:`|^    )make ([a-z][\w-]*)\b", text, re.M)) <= targets
-    scripts = {ROOT / script for script in re.findall(r"python (\w+\.py)", text)}
+    scripts = {ROOT / script for script in re.findall(r"python\s([\w/]+\.py)", text)}
     modules = {ROOT / module.replace(".", "/") for module in re.findall(r"python -m ([\w.]+)", text)}
     modules = {ROOT / "tests" / path.relative_to(ROOT) if path.parent.name == "parity" else path for path in modules}
     scripts |= {path / "__main__.py" if path.is_dir() else path.with_suffix(".py") for path in modules}
     assert [script for script in scripts if not script.is_file()] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_key_in_a_command_is_a_key(page, capsys):
-    import merge
-    from benchmarks import learning
-    from envs import __main__ as envs_program
-    from envs.serve import __main__ as serve
-    from eval import Keys
-    from examples import pipeline
-    from rl.config.arguments import keys_of
-    from rl.config.parse import parse
-    from rl.serve import __main__ as rl_serve
+def options_of(path: Path) -> set[str]:
+    """Return the keys of a program: the fields of its classes Keys, Options and Config."""
+    text, names = path.read_text(), ("Keys", "Options", "Config")
+    nodes = ast.parse(text).body if any(f"class {name}" in text for name in names) else []
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name in names]
+    return {n.target.id for own in classes for n in own.body if isinstance(n, ast.AnnAssign)}
 
-    text = re.sub(r"```python.*?```", "", (ROOT / page).read_text(), flags=re.S)
-    with pytest.raises(SystemExit):
-        parse(["--help", "all"], "train.py", Keys)
-    known = set(re.findall(r"^  ([\w.]+)=", capsys.readouterr().out, re.M))
-    known |= {
-        *keys_of(envs_program.Keys),
-        *pipeline.DEFAULTS,
-        *keys_of(learning.Keys),
-        *keys_of(merge.Keys),
-        *keys_of(serve.Keys),
-        *keys_of(rl_serve.Keys),
-        "track",  # short for track.to
+
+@pytest.fixture(scope="module")
+def keys() -> set[str]:
+    """Return the keys of train.py and eval.py, by their help, and those of the other programs, by their source."""
+    import train
+    from eval import Keys
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), pytest.raises(SystemExit):
+        train.parse(["--help", "all"], "train.py", Keys)
+    programs = [ROOT / "merge.py", *(ROOT / "rl").glob("*.py"), *(ROOT / "rl" / "report").glob("*.py")]
+    programs += (ROOT / "tests").glob("*.py")
+    for folder in ("benchmarks", "envs", "examples", "models", "rl/serve", "tests/parity"):
+        programs += (ROOT / folder).rglob("*.py")
+    return {
+        *re.findall(r"^  ([\w.]+)=", printed.getvalue(), re.M),
+        *(key for path in programs for key in options_of(path)),
     }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_key_in_a_command_is_a_key(page, keys):
+    text = re.sub(r"```python.*?```", "", (ROOT / page).read_text(), flags=re.S)
     used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", text))
-    others = {"torch", "yours.option", "yours.clip", "base_url", "mine"}  # placeholders
+    others = {"track"}  # short for track.to
+    others |= {"torch", "yours.option", "yours.clip", "base_url", "mine"}  # placeholders
     others |= {"guess.numbers", "raft.group_size"}  # of the code in docs/bring_your_own.md
-    others |= {
-        "copies",
-        "times",
-        "worlds",
-        "demos",
-        "distractors",
-        "difficulty",
-        "growth",
-        "matrix",
-        "models",
-        "prompt",
-        "random",
-        "readme",
-    }  # of other programs
-    others |= {
-        "before",
-        "before_products",
-        "clock",
-        "now_products",
-        "size",
-        "large",
-        "small",
-        "docs",
-        "make",
-    }  # of benchmarks
-    others |= {"dtypes", "kernels", "new", "only", "peaks", "repeats", "rows"}  # likewise
-    others |= {"shapes", "tokens", "turns", "warmup"}
-    assert used - known - others == set()
+    assert used - keys - others == set()
 
 
 def test_derivations_use_the_codes_names():

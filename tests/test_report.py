@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from rl.config.arguments import ArgumentError
 from rl.config.parse import parse
 from rl.records import Episode
 from rl.report import episodes as look
-from rl.report import page, paired, runs
+from rl.report import page, paired, picture, runs
 from rl.run import replay
 
 TOKENIZER = load_tokenizer("tiny")
@@ -247,6 +248,55 @@ def write_evaluations(folder: Path, successes: dict[int, list], **options) -> Pa
     return folder
 
 
+def write_curve(folder: Path, rates: list[float], evaluations: dict[int, tuple[float, float]]) -> Path:
+    """Write the log of a run with these rates of success in training, and evaluations: epoch -> sampled, greedy."""
+    make_run(folder, {})
+    records = [{"epoch": n, "step": n, "accuracy": rate, "seconds": 1.0} for n, rate in enumerate(rates, 1)]
+    for epoch, pair in evaluations.items():
+        for temperature, rate in zip((1.0, 0.0), pair, strict=True):
+            found = {"temperature": temperature, "success": rate, "low": rate - 0.1, "high": rate + 0.1}
+            records.append({"epoch": epoch, "step": epoch, "eval": found})
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return folder
+
+
+def test_picture_has_each_evaluation_at_its_place(tmp_path, capsys):
+    """Epochs go over the width between the margins, rates over the height, downwards."""
+    evaluated = {"a": {0: (0.25, 0.5), 4: (0.5, 0.75)}, "b": {0: (0.3, 0.55), 4: (0.6, 0.85)}}
+    folders = [write_curve(tmp_path / name, [0.2, 0.4, 0.6, 0.8], found) for name, found in evaluated.items()]
+    out = tmp_path / "curve.svg"
+    runs.main([*map(str, folders), f"picture={out}", "title=Two <runs> & more"])
+    assert capsys.readouterr().out == f"{out}: the learning curve of 2 runs\n"
+    root, name = ElementTree.fromstring(out.read_text()), "{http://www.w3.org/2000/svg}"
+    circles = {tuple(float(c.get(key)) for key in ("cx", "cy")) for c in root.iter(f"{name}circle")}
+    width, height = (picture.WIDTH - picture.LEFT - picture.RIGHT), (picture.HEIGHT - picture.TOP - picture.BOTTOM)
+    wanted = {
+        (round(picture.LEFT + width * epoch / 4, 1), round(picture.TOP + height * (1 - rate), 1))
+        for found in evaluated.values()
+        for epoch, pair in found.items()
+        for rate in pair
+    }
+    assert circles == wanted and len(wanted) == 8
+    words = [text.text for text in root.iter(f"{name}text")]
+    assert "Two <runs> & more" in words and "epoch" in words and set(picture.LEGEND.values()) <= set(words)
+    means = [line.get("points").split() for line in root.iter(f"{name}polyline")][-2:]  # sampled, greedy
+    middles = [picture.TOP + height * (1 - rate) for rate in (0.275, 0.525)]
+    assert [float(points[0].split(",")[1]) for points in means] == pytest.approx(middles, abs=0.06)
+
+
+def test_picture_of_one_run_has_its_intervals(tmp_path):
+    folder = write_curve(tmp_path / "a", [0.2, 0.4], {0: (0.25, 0.5), 2: (0.5, 0.75)})
+    text = picture.learning_curve([folder])
+    middle = picture.TOP + (picture.HEIGHT - picture.TOP - picture.BOTTOM) * (1 - 0.35)
+    assert f'd="M{picture.LEFT:.1f} ' in text and f"V{middle:.1f}" in text and text.count("<circle") == 4
+
+
+def test_picture_refuses_runs_without_an_epoch_of_play(tmp_path):
+    played, begun = write_curve(tmp_path / "a", [0.2], {}), write_curve(tmp_path / "b", [], {0: (0.25, 0.5)})
+    with pytest.raises(ValueError, match="b has logged no epoch of play, so there is no curve to draw"):
+        picture.learning_curve([played, begun])
+
+
 def test_runs_side_by_side_have_their_paired_difference(tmp_path, capsys):
     """Each run's last evaluation counts, on the tasks that both finished; the interval is that of eval.py."""
     won, lost = [True] * 30 + [False] * 10, [False] * 20 + [True] * 10 + [False] * 10
@@ -336,6 +386,14 @@ def test_a_damaged_run_is_one_line_and_the_others_are_listed(run, tmp_path):
         (["runs={run}/epoch_1"], "epoch_1: no run is there; python train.py makes one, runs=FOLDER lists others"),
         (["{run}", "out={run}/none/x.html"], "x.html cannot be written: No such file or directory"),
         (["{run}", "epochs=1"], "epochs= is not a key"),
+        (["{run}", "picture=curve.png"], "picture=curve.png: a picture is an SVG file, so its name must end in .svg"),
+        (["{run}", "picture={run}/none/x.svg"], "x.svg cannot be written: No such file or directory"),
+        (
+            ["{run}", "picture=x.svg", "epoch=1"],
+            "picture= draws a picture instead of a page, so out= and epoch= do not",
+        ),
+        (["{run}", "title=x"], "title= is the title of a picture; name its file by picture="),
+        (["picture=x.svg"], "picture= draws runs: name the folder of at least one"),
     ],
 )
 def test_wrong_words_are_one_line(run, words, message):

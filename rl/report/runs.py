@@ -1,4 +1,4 @@
-"""The command `python -m rl.report`: list runs with their best numbers, and write the page of one run or of several."""
+"""`python -m rl.report`: list runs with their best numbers, write their page, or draw their learning curve."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rl import ranks
 from rl.config import arguments, program
 from rl.config.arguments import ArgumentError, NotNegative
 from rl.config.refusals import Refusal
-from rl.report import page, paired
+from rl.report import page, paired, picture
 from rl.report.episodes import BUDGET, epoch_lines, learned_before
 from rl.run import exits, history, replay
 from rl.run.files import read_json, written
@@ -25,7 +25,8 @@ first, if their last evaluations played the same tasks.
     python -m rl.report
     python -m rl.report runs/x
     python -m rl.report runs/x epoch=7
-    python -m rl.report runs/x runs/y out=both.html"""
+    python -m rl.report runs/x runs/y out=both.html
+    python -m rl.report runs/x runs/y picture=curve.svg     # their mean learning curve instead of a page"""
 HEAD = ["run", "algo", "env", "model", "epochs", "before", "best sampled", "best greedy", "held-out loss", "reward"]
 
 
@@ -34,6 +35,8 @@ class Keys:
     runs: str = "runs"  # the folder whose runs are listed
     out: str = ""  # the page; empty: report.html in the run's folder, of several runs report_side_by_side.html there
     epoch: NotNegative[int] = 0  # of one run: show the text of all episodes of this epoch; 0: of a share of each epoch
+    picture: str = ""  # the SVG file of the runs' learning curve, which is drawn instead of a page
+    title: str = ""  # of the picture; empty: the folders' names
 
 
 def main(words: Sequence[str]) -> None:
@@ -42,7 +45,10 @@ def main(words: Sequence[str]) -> None:
     [keys] = program.parse(named, "rl.report", Keys, about=ABOUT)
     with exits.exits_cleanly("rl.report"):
         try:
-            lines = write(folders, keys) if folders else listed(Path(keys.runs))
+            if keys.picture or keys.title:
+                lines = draw(folders, keys)
+            else:
+                lines = write(folders, keys) if folders else listed(Path(keys.runs))
         except (OSError, ValueError) as error:
             arguments.fail("rl.report", error)
         print(*lines, sep="\n")
@@ -50,10 +56,7 @@ def main(words: Sequence[str]) -> None:
 
 def write(folders: list[Path], keys: Keys) -> list[str]:
     """Write the page of the runs. Return the lines to print."""
-    for folder in folders:
-        if not (folder / "metrics.jsonl").is_file() or not (folder / "config.json").is_file():
-            known = ", ".join(str(path) for path in runs_in(folder.parent)[:8]) or "none"
-            raise ArgumentError(f"{folder} is not the folder of a run that has begun; runs beside it: {known}")
+    _check_folders(folders)
     if keys.epoch and len(folders) > 1:
         raise ArgumentError("epoch= is for the page of one run")
     rows = [row(folder) for folder in folders]
@@ -67,6 +70,32 @@ def write(folders: list[Path], keys: Keys) -> list[str]:
     with written(out):
         page.replace(out, text)
     return [*table(rows), *compared, f"{out}: {len(text) / 2**20:.1f} MiB"]
+
+
+def draw(folders: list[Path], keys: Keys) -> list[str]:
+    """Write the picture of the runs' learning curve. Return the line to print."""
+    out = Path(keys.picture)
+    if not keys.picture:
+        raise ArgumentError("title= is the title of a picture; name its file by picture=FILE.svg")
+    if out.suffix != ".svg":
+        raise ArgumentError(f"picture={keys.picture}: a picture is an SVG file, so its name must end in .svg")
+    if not folders:
+        raise ArgumentError("picture= draws runs: name the folder of at least one")
+    if keys.out or keys.epoch:
+        raise ArgumentError("picture= draws a picture instead of a page, so out= and epoch= do not apply")
+    _check_folders(folders)
+    text = picture.learning_curve(folders, keys.title)
+    with written(out):
+        page.replace(out, text)
+    return [f"{out}: the learning curve of {len(folders)} run{'s' if len(folders) > 1 else ''}"]
+
+
+def _check_folders(folders: list[Path]) -> None:
+    """Raise ArgumentError, naming the runs beside it, if a folder is not a run's."""
+    for folder in folders:
+        if not (folder / "metrics.jsonl").is_file() or not (folder / "config.json").is_file():
+            known = ", ".join(str(path) for path in runs_in(folder.parent)[:8]) or "none"
+            raise ArgumentError(f"{folder} is not the folder of a run that has begun; runs beside it: {known}")
 
 
 def lacking(folder: Path, epoch: int = 0) -> dict[int, str]:
