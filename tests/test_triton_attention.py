@@ -23,9 +23,11 @@ from on_triton import (
 from models import attention, decoder
 from models.attention import ExactAttention, in_blocks, masked_attention
 from models.cache import KVCache
+from models.cuda import paths
 from models.cuda.triton import attention as attention_triton
 from models.cuda.triton.attention import attend
 from models.engine import Engine
+from models.hooks import hooks
 from models.logprob import token_logprobs
 
 KERNELS = "_forward", "_backward_queries", "_backward_keys"
@@ -322,7 +324,9 @@ def test_sampling_and_training_launch_the_same_binary(monkeypatch):
 
 @runs_no_kernel
 def test_cuda_uses_the_kernels_for_16_bits_and_exact_float32(monkeypatch):
+    """The meta device, given CUDA's hook, shows which calls reach the kernel."""
     calls = []
+    monkeypatch.setattr(hooks("meta"), "attend", paths.attend)
     monkeypatch.setattr(attention_triton, "attend", lambda q, *_: calls.append(q.dtype))
     for dtype, exact in ((torch.bfloat16, False), (torch.float16, True), (torch.float32, False), (torch.float32, True)):
         q, k, v = (torch.empty(1, 2, 64, 64, dtype=dtype, device="meta") for _ in range(3))

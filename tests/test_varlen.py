@@ -7,6 +7,7 @@ from conftest import random_model
 
 from models.cuda import block as cuda_block
 from models.cuda.block import pack_rows
+from models.hooks import hooks
 
 WINDOWS = {"whole": {}, "window of 8": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}}
 
@@ -50,7 +51,9 @@ def packing(monkeypatch):
     calls = []
     counted = lambda *x, **more: calls.append(len(x[0])) or varlen_loop(*x, **more)  # noqa: E731
     monkeypatch.setattr(cuda_block, "load_varlen", lambda: counted)
-    monkeypatch.setattr(cuda_block, "available", lambda *_: True)
+    monkeypatch.setattr(cuda_block, "has_varlen", lambda *_: True)
+    monkeypatch.setattr(hooks("cpu"), "pack", cuda_block.pack)
+    monkeypatch.setattr(hooks("cpu"), "train_block", cuda_block.train_block)
     return calls
 
 
