@@ -53,7 +53,7 @@ class Hooks:
     dequantise: Callable = nothing_faster  # (quantised layer, dtype) -> its weight [out, in]
     token_logprobs: Callable = nothing_faster  # the arguments and results of models/logprob.py's token_logprobs
     train_block: Callable = nothing_faster  # (block, x_ND, layout, wanted) -> x_ND after the block, without a cache
-    footprint: Callable = nothing_faster  # (sizes, ...) -> the Footprint of models/footprint.py
+    footprint: Callable = nothing_faster  # (sizes, ...) -> the Footprint of models/memory.py
     keep_copies: Callable[[bool], None] = nothing_faster  # as `keep_copies` below, for one kind of device
     choose_products: Callable = nothing_faster  # (model, products): choose and print how products are computed
     # CPU

@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import chaos
+import pytest
 import torch
+from planting import plant
 
-import rl.run.checkpoint
 from models.engine import Engine
 from rl.config import program
 from rl.config.arguments import Positive
 from rl.ranks import heartbeat
+from rl.run import checkpoint
 
 WORDS = [*chaos.WORDS, "algo=ppo", "epochs=3", "batch_size=8", "micro_tokens=256", "max_turns=3", "ranks=2"]
 LINES = {  # fault: the line that its run must end with
@@ -66,7 +68,7 @@ class Planted:
         torch.Tensor.backward = self.wrapped(lambda loss: backward(loss * self.factor()), "backward", "hang")
         os.fsync = self.wrapped(os.fsync, "save")
         for name in ("save_checkpoint", "save_epoch"):
-            setattr(rl.checkpoint, name, self.saves(getattr(rl.checkpoint, name)))
+            plant(pytest.MonkeyPatch(), checkpoint, name, self.saves)
 
     def saves(self, function):
         def save(*args):

@@ -1,4 +1,4 @@
-"""Push a folder to the Hugging Face hub, in one commit. Imported only by merge.py, and only for push=.
+"""Push a folder to the Hugging Face hub, in one commit, for push= of merge.py.
 
 huggingface_hub finds the token (HF_TOKEN, or `hf auth login`) and the hub's address (HF_ENDPOINT).
 """

@@ -116,7 +116,7 @@ def _dense(x_UZ: torch.Tensor) -> torch.Tensor:
 def _options(part: str, heads: tuple[int, int], K: int, k_UZEL: torch.Tensor) -> dict:
     """Return the constants and the launch options of the kernel of a part: forward | queries | keys.
 
-    heads: (H, E). The options keep sums in registers; benchmarks/compiled.py counts what spills.
+    heads: (H, E). The options keep sums in registers; tests/compile_ahead.py counts what spills.
     """
     (H, E), K = heads, max(K, 1)
     width, full = max(16, triton.next_power_of_2(E)), k_UZEL.dtype == torch.float32
