@@ -18,8 +18,9 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # as for the programs, which lie beside the packages
 
-from rl.config import arguments, fields  # noqa: E402
+from rl.config import arguments  # noqa: E402
 from rl.config.arguments import ArgumentError  # noqa: E402
+from rl.config.parse import group_class, resolve  # noqa: E402
 from rl.judge.adapter_settings import what_is_played  # noqa: E402
 from rl.run import exits  # noqa: E402
 from rl.tasks import mixture  # noqa: E402
@@ -46,15 +47,15 @@ def commands(words: list[str]) -> tuple[Path, dict[str, list[str]]]:
     out, seed = Path(keys["out"]).absolute(), f"seed={keys['seed']}"
     both = [seed, *(f"{key}={value}" for key, value in given.items())]
     sft_words, rl_words = ([*both, *shlex.split(keys[stage])] for stage in ("sft", "rl"))
-    sft, rl = (fields.resolve(arguments.split(each)) for each in (sft_words, rl_words))
+    sft, rl = (resolve(arguments.split(each)) for each in (sft_words, rl_words))
     if any(word.startswith(("out=", "data=", "resume=", "resume_from=")) for word in sft_words + rl_words):
         raise ArgumentError("out=, data=, resume= and resume_from= of the stages are given by the pipeline")
     if sft.algo != "sft" or rl.algo == "sft":
         raise ArgumentError(f"sft= is algo={sft.algo} and rl= is algo={rl.algo}: only sft= may be algo=sft")
     options = {}  # the experts play the environments as SFT has them
     for env in mixture(sft.env):
-        usual = vars(fields.group_class(env)())
-        options |= {f"{env}.{key}": x for key, x in vars(getattr(sft, env)).items() if x != usual[key]}
+        usual = vars(group_class(env)())
+        options |= {f"{env}.{key}": x for key, x in vars(sft.environments[env]).items() if x != usual[key]}
     rows, names = f"{out}/demos.jsonl", ",".join(mixture(sft.env))
     demos = ["-m", "envs", names, f"demos={keys['demos']}", seed, f"out={rows}", *as_words(options)]
     rl_words = [word for word in rl_words if not word.startswith("lora.")]  # the adapter of SFT has its own
