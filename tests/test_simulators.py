@@ -9,7 +9,7 @@ pytestmark = pytest.mark.all_only
 
 ROOT = Path(__file__).parents[1]
 SIMULATORS = "envs.simulators"
-SHARED = f"{SIMULATORS}.regex."  # the matcher with bounded steps, of the shell's commands and MySQL's REGEXP
+SHARED = (f"{SIMULATORS}.regex.", "envs.refusal.")  # the matcher of the shell and MySQL; errors worded for the user
 FILES = sorted((ROOT / "envs" / "simulators").rglob("*.py"))
 
 
@@ -27,5 +27,5 @@ def own_imports(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT / "envs" / "simulators")))
 def test_simulators_import_only_their_own_simulator(path):
     own = path.relative_to(ROOT / "envs" / "simulators").parts[0].removesuffix(".py")
-    foreign = {name for name in own_imports(path) if not name.startswith((f"{SIMULATORS}.{own}", SHARED))}
+    foreign = {name for name in own_imports(path) if not name.startswith((f"{SIMULATORS}.{own}", *SHARED))}
     assert foreign - {f"{SIMULATORS}.{own}"} == set(), "a simulator imports only itself and the matcher"
