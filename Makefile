@@ -3,17 +3,21 @@ VENV ?= .venv
 PY = $(VENV)/bin/python
 TORCH ?= torch==2.13.0  # or a wheel's file; an --index-url would hold for all packages
 EXTRAS =
+QUICK = tests/core tests/runs tests/files tests/envs  # the rooms of `make test`
 # The benchmarks replace {cpu} by the kind of CPU that they run on.
 RESULTS = benchmarks/results/{cpu}
 
 train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learns, a process per core
 	$(PY) train.py algo=ppo
 
-test: $(VENV)/test.done  ## the tests
-	$(PY) -m pytest -n 2 --dist worksteal
+test: $(VENV)/test.done  ## what protects the method: minutes
+	$(PY) -m pytest -n auto --dist worksteal -m "not full and not all_only" $(QUICK)
 
-test-full: $(VENV)/test-full.done  ## the tests with all their tasks, and the environments beside the originals' packages
-	FUZZ=5 $(PY) -m pytest -n 2 --dist worksteal -m "full or not full"
+test-all: $(VENV)/test.done  ## the rest: interpreted kernels, emulated devices, simulators, hostile files, ranks under faults
+	$(PY) -m pytest -n auto --dist worksteal -m "all_only and not full"
+
+test-full: $(VENV)/test-full.done  ## all tests with all their tasks, and the environments beside the originals' packages: hours
+	FUZZ=5 $(PY) -m pytest -n auto --dist worksteal -m "full or not full"
 
 lint: $(VENV)/test.done  ## style and the import rule
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
@@ -81,4 +85,4 @@ $(VENV)/bench-gpu.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
-.PHONY: train test test-full lint bench bench-gpu bench-real bench-quick chaos mutants golden tiny clean
+.PHONY: train test test-all test-full lint bench bench-gpu bench-real bench-quick chaos mutants golden tiny clean

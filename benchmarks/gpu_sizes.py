@@ -13,16 +13,16 @@ class Scale:
     large: str = "7b"
     small: str = "0.5b"
     tests: tuple[str, ...] = (  # of tests/: what runs on a GPU if there is one, first what no CPU can do
-        "test_on_a_gpu.py",
-        "test_cuda_graph.py::test_on_a_gpu_the_graph_matches_the_plain_engine",
-        "test_triton_attention.py",
-        "test_triton_linear.py",
-        "test_triton_logprob.py",
-        "test_triton_step.py",
-        "test_triton_sample.py",
-        "test_triton_block.py",
-        "test_triton_quant.py",
-        "test_triton_corners.py",
+        "cuda/test_on_a_gpu.py",
+        "cuda/test_cuda_graph.py::test_on_a_gpu_the_graph_matches_the_plain_engine",
+        "cuda/test_triton_attention.py",
+        "cuda/test_triton_linear.py",
+        "cuda/test_triton_logprob.py",
+        "cuda/test_triton_step.py",
+        "cuda/test_triton_sample.py",
+        "cuda/test_triton_block.py",
+        "cuda/test_triton_quant.py",
+        "cuda/test_triton_corners.py",
     )
     text: tuple[int, int] = (8, 512)  # pieces of real text and their tokens
     heads: tuple = (  # name, N, D, V, targets: seconds of ours, share of a peer's time
@@ -82,7 +82,7 @@ SIZES = {  # by the card's memory in GiB, from which on the set is chosen
         Scale(
             large="quarter",
             small="quarter",
-            tests=("test_glossary.py",),
+            tests=("core/test_glossary.py",),
             text=(2, 24),
             heads=(("a head", 20, 16, 300, {}),),
             rows=(1, 3),

@@ -61,8 +61,9 @@ def pytest_collection(session):
     second. The second of several workers begins with the last module: it finds the first half compiled, and the first
     worker the second half."""
     gc.disable()
-    if os.environ.get("PYTEST_XDIST_WORKER") == "gw1" and session.config.args == session.config.getini("testpaths"):
-        for path in sorted(Path(__file__).parent.glob("test_*.py"), reverse=True):
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+        rooms = [Path(word) for word in session.config.args if Path(word).is_dir()]
+        for path in sorted((path for room in rooms for path in room.rglob("test_*.py")), reverse=True):
             with contextlib.suppress(Exception, pytest.skip.Exception):  # which collecting it reports
                 importlib.import_module(path.stem)
     try:
@@ -70,6 +71,14 @@ def pytest_collection(session):
     finally:
         gc.enable()
         gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m deselects
+def pytest_collection_modifyitems(items):
+    """Leave the rooms of kernels and of comparisons with other packages to `make test-all`."""
+    for item in items:
+        if item.path.parent.name in ("cuda", "parity"):
+            item.add_marker(pytest.mark.all_only)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The written cases of tests/test_hostile_files.py: {kind: {name: function of an empty folder}}."""
+"""The written cases of tests/files/test_hostile_files.py: {kind: {name: function of an empty folder}}."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Hostile files and words for tests/test_hostile_files.py and tests/test_fuzz.py, and how a case is judged.
+"""Hostile files and words for tests/files/test_hostile_files.py and tests/files/test_fuzz.py, and how a case is judged.
 
 A case is a function of an empty folder that writes files and reads them as the programs do. It may succeed; otherwise
 it must end with an error that the programs print as one line, within SECONDS and MEMORY.

@@ -4,7 +4,7 @@ benchmarks/results/mutants.md.
 A mutant is a function that takes the right function and returns a wrong one, which replaces it in every module. Each
 runs in a process of its own, forked from this one: two optimizer steps of the embedded model with strict=true, which a
 check of rl/run/health.py must end by its name; or pytest on one test, of which an assertion must fail.
-tests/test_mutations.py holds more of them, for single functions, beside their properties.
+tests/core/test_mutations.py holds more of them, for single functions, beside their properties.
 """
 
 import contextlib
@@ -197,7 +197,7 @@ def _(right):
 
 arguments(
     "every episode has the same random numbers", "sampler", random, "fold_all",
-    "tests/test_engine.py::test_another_seed_episode_or_turn_samples_otherwise",
+    "tests/core/test_engine.py::test_another_seed_episode_or_turn_samples_otherwise",
     lambda counters: ([(seed, 0, turn) for seed, _, turn in counters],),
 )  # fmt: skip
 arguments(
@@ -217,7 +217,11 @@ def _(right):
 
 
 @mutant(
-    "a stop token does not end a reply", "sampler", engine.Slot, "append", "tests/test_engine.py::test_stop_reasons"
+    "a stop token does not end a reply",
+    "sampler",
+    engine.Slot,
+    "append",
+    "tests/core/test_engine.py::test_stop_reasons",
 )
 def _(right):
     return lambda self, ids, logprobs, most, stop_ids, max_len: right(self, ids, logprobs, most, frozenset(), max_len)
@@ -288,7 +292,7 @@ def _(right):
 
 @mutant(
     "a failed environment counts as a failed agent", "rollouts", rollouts._Games, "fail",
-    "tests/test_rollout.py::test_episode_of_a_failed_environment_is_left_out[step-False]",
+    "tests/core/test_rollout.py::test_episode_of_a_failed_environment_is_left_out[step-False]",
 )  # fmt: skip
 def _(right):
     def wrong(self, game, error):
@@ -404,7 +408,7 @@ no_op("the learning rate is 0", "schedule", core, "learning_rate_factor", "facto
 
 @mutant(
     "the warm-up begins at 0", "schedule", core, "learning_rate_factor",
-    "tests/test_core.py::test_learning_rate_factor",
+    "tests/core/test_core.py::test_learning_rate_factor",
 )  # fmt: skip
 def _(right):
     return lambda step, total, kind, warmup, more: (
@@ -443,7 +447,7 @@ def _(right):
 
 @mutant(
     "a step with an infinite gradient is taken", "update", torch.nn.utils, "clip_grad_norm_",
-    "tests/test_learning.py::test_step_with_an_infinite_gradient_is_skipped",
+    "tests/core/test_learning.py::test_step_with_an_infinite_gradient_is_skipped",
 )  # fmt: skip
 def _(right):
     return lambda *args, **options: right(*args, **options).nan_to_num()
@@ -451,64 +455,66 @@ def _(right):
 
 arguments(
     "critic_warmup is ignored", "update", update, "optimizer_step",
-    "tests/test_learning.py::test_critic_warmup_trains_the_critic_alone",
+    "tests/core/test_learning.py::test_critic_warmup_trains_the_critic_alone",
     lambda state, piece, algo, cfg: (state, piece, algo, replace(cfg, ppo=replace(cfg.ppo, critic_warmup=0))),
 )  # fmt: skip
 arguments(
     "gradients are not clipped", "update", torch.nn.utils, "clip_grad_norm_",
-    "tests/test_learning.py::test_a_gradient_is_scaled_down_to_clip_norm", lambda params, norm: (params, 1e9),
+    "tests/core/test_learning.py::test_a_gradient_is_scaled_down_to_clip_norm", lambda params, norm: (params, 1e9),
 )  # fmt: skip
 no_op(
     "gradients add up over steps", "update", torch.optim.Optimizer, "zero_grad",
-    "tests/test_learning.py::test_steps_do_not_share_gradients",
+    "tests/core/test_learning.py::test_steps_do_not_share_gradients",
 )  # fmt: skip
 result(
     "each piece has its own denominators", "update", batch, "micro_batches",
-    "tests/test_batch.py::test_gradient_is_independent_of_the_layout",
+    "tests/core/test_batch.py::test_gradient_is_independent_of_the_layout",
     lambda found, *_: (replace(piece, total_tokens=len(piece.episode_N)) for piece in found),
 )  # fmt: skip
 arguments(
     "one optimizer step leaves the last episode out", "update", batch, "optimizer_steps",
-    "tests/test_batch.py::test_optimizer_steps_take_every_episode_once",
+    "tests/core/test_batch.py::test_optimizer_steps_take_every_episode_once",
     lambda whole, size, seed: (batch.select(whole, list(range(len(whole.episodes) - 1))), size, seed),
 )  # fmt: skip
 
 # ---- Losses and advantages ----
 
 arguments(
-    "advantages have the wrong sign", "losses", core, "clipped_surrogate", "tests/test_core.py::test_clipped_surrogate",
+    "advantages have the wrong sign", "losses", core, "clipped_surrogate",
+    "tests/core/test_core.py::test_clipped_surrogate",
     lambda ratio, advantages, *more: (ratio, -advantages, *more),
 )  # fmt: skip
 arguments(
-    "the surrogate is not clipped", "losses", core, "clipped_surrogate", "tests/test_core.py::test_clipped_surrogate",
+    "the surrogate is not clipped", "losses", core, "clipped_surrogate",
+    "tests/core/test_core.py::test_clipped_surrogate",
     lambda ratio, advantages, low, high, dual=None: (ratio, advantages, 9.0, 9.0, dual),
 )  # fmt: skip
 no_op(
     "approximate_kl is 0", "losses", core, "approximate_kl",
-    "tests/test_learning.py::test_target_kl_stops_the_epochs_updates", value=torch.zeros(()),
+    "tests/core/test_learning.py::test_target_kl_stops_the_epochs_updates", value=torch.zeros(()),
 )  # fmt: skip
 arguments(
     "KL pushes away from the reference", "losses", kl, "in_loss",
-    "tests/test_core.py::test_kl_in_the_loss_pulls_towards_the_reference",
+    "tests/core/test_core.py::test_kl_in_the_loss_pulls_towards_the_reference",
     lambda piece, cfg: (replace(piece, kl_coef=-piece.kl_coef), cfg),
 )  # fmt: skip
 arguments(
-    "the value loss has no clip", "losses", core, "value_loss", "tests/test_core.py::test_value_loss",
+    "the value loss has no clip", "losses", core, "value_loss", "tests/core/test_core.py::test_value_loss",
     lambda values, old, returns, clip: (values, old, returns, None),
 )  # fmt: skip
 result(
     "the entropy bonus is a penalty", "losses", reinforce, "loss",
-    "tests/test_core.py::test_entropy_bonus_lowers_the_reinforce_loss",
+    "tests/core/test_core.py::test_entropy_bonus_lowers_the_reinforce_loss",
     lambda found, piece, cfg: (found[0] + 2 * cfg.entropy_coef * piece.entropy_N.sum(), found[1]),
 )  # fmt: skip
 arguments(
     "sft divides by episodes", "losses", sft, "loss",
-    "tests/test_core.py::test_sft_is_the_mean_negative_log_likelihood",
+    "tests/core/test_core.py::test_sft_is_the_mean_negative_log_likelihood",
     lambda piece, cfg: (replace(piece, total_tokens=piece.total_episodes), cfg),
 )  # fmt: skip
 
 
-@mutant("no bootstrap after a cut", "advantages", core, "gae", "tests/test_core.py::test_gae")
+@mutant("no bootstrap after a cut", "advantages", core, "gae", "tests/core/test_core.py::test_gae")
 def _(right):
     return lambda rewards, values, episode, last, *more, **options: right(
         rewards, values, episode, torch.zeros_like(last), *more, **options
@@ -516,20 +522,21 @@ def _(right):
 
 
 result(
-    "whitening keeps the mean", "advantages", core, "whiten", "tests/test_core.py::test_whiten",
+    "whitening keeps the mean", "advantages", core, "whiten", "tests/core/test_core.py::test_whiten",
     lambda y, x: y + x.mean(),
 )  # fmt: skip
 arguments(
     "the baseline is that of all groups", "advantages", core, "group_advantages",
-    "tests/test_core.py::test_group_advantages", lambda scores, group, *more: (scores, torch.zeros_like(group), *more),
+
+    "tests/core/test_core.py::test_group_advantages", lambda scores, group, *more: (scores, torch.zeros_like(group), *more),
 )  # fmt: skip
 result(
     "a terminated episode is bootstrapped", "advantages", batch, "add_values",
-    "tests/test_batch.py::test_values_before_the_update",
+    "tests/core/test_batch.py::test_values_before_the_update",
     lambda found, *_: replace(found, last_values_B=found.last_values_B + 1),
 )  # fmt: skip
 arguments(
-    "PPO counts tokens as steps", "advantages", ppo, "advantages", "tests/test_core.py::test_turn_level_gae",
+    "PPO counts tokens as steps", "advantages", ppo, "advantages", "tests/core/test_core.py::test_turn_level_gae",
     lambda piece, cfg: (piece, replace(cfg, level="token" if cfg.level == "turn" else "turn")),
 )  # fmt: skip
 
@@ -538,7 +545,7 @@ arguments(
 
 @mutant(
     "reward.scale is forgotten", "rewards", reward, "turn_reward",
-    "tests/test_rollout.py::test_the_reward_rule_is_applied_in_one_place",
+    "tests/core/test_rollout.py::test_the_reward_rule_is_applied_in_one_place",
 )  # fmt: skip
 def _(right):
     return lambda step, episode, cfg: right(step, episode, cfg) / cfg.scale
@@ -546,7 +553,7 @@ def _(right):
 
 @mutant(
     "an invalid action earns what it should cost", "rewards", reward, "turn_reward",
-    "tests/test_rollout.py::test_the_reward_rule_is_applied_in_one_place[shaped]",
+    "tests/core/test_rollout.py::test_the_reward_rule_is_applied_in_one_place[shaped]",
 )  # fmt: skip
 def _(right):
     def wrong(step, episode, cfg):
@@ -558,7 +565,7 @@ def _(right):
 
 @mutant(
     "a cut episode is paid as unknown", "rewards", reward, "turn_reward",
-    "tests/test_rollout.py::test_episode_cut_by_max_len_is_a_timeout",
+    "tests/core/test_rollout.py::test_episode_cut_by_max_len_is_a_timeout",
 )  # fmt: skip
 def _(right):
     return lambda step, episode, cfg: 0.0 if step.info.get("outcome") == "timeout" else right(step, episode, cfg)
@@ -566,7 +573,7 @@ def _(right):
 
 @mutant(
     "an episode cut by max_len counts as terminated", "rewards", rollouts, "add_step",
-    "tests/test_rollout.py::test_episode_cut_by_max_len_is_a_timeout",
+    "tests/core/test_rollout.py::test_episode_cut_by_max_len_is_a_timeout",
 )  # fmt: skip
 def _(right):
     def wrong(episode, *args):
@@ -591,17 +598,17 @@ def _(right):
 
 no_op(
     "the optimizer's moments are not restored", "resume", torch.optim.Optimizer, "load_state_dict",
-    "tests/test_checkpoint.py::test_loaded_checkpoint_equals_the_saved_state_bitwise",
+    "tests/runs/test_checkpoint.py::test_loaded_checkpoint_equals_the_saved_state_bitwise",
 )  # fmt: skip
 no_op(
     "the random number generator is not restored", "resume", torch, "set_rng_state",
-    "tests/test_checkpoint.py::test_loaded_checkpoint_equals_the_saved_state_bitwise",
+    "tests/runs/test_checkpoint.py::test_loaded_checkpoint_equals_the_saved_state_bitwise",
 )  # fmt: skip
 
 
 @mutant(
     "the critic is not restored", "resume", resume, "_load_checkpoint",
-    "tests/test_checkpoint.py::test_loaded_checkpoint_equals_the_saved_state_bitwise",
+    "tests/runs/test_checkpoint.py::test_loaded_checkpoint_equals_the_saved_state_bitwise",
 )  # fmt: skip
 def _(right):
     def wrong(state, folder):
@@ -615,16 +622,17 @@ def _(right):
 
 no_op(
     "damaged checkpoints are taken", "resume", files, "verify",
-    "tests/test_checkpoint.py::test_damaged_checkpoint_is_skipped_for_the_one_before",
+    "tests/runs/test_checkpoint.py::test_damaged_checkpoint_is_skipped_for_the_one_before",
 )  # fmt: skip
 no_op(
-    "no checkpoint is removed", "checkpoints", retention, "prune", "tests/test_checkpoint.py::test_only_the_newest_stay"
+    "no checkpoint is removed", "checkpoints", retention, "prune",
+    "tests/runs/test_checkpoint.py::test_only_the_newest_stay"
 )  # fmt: skip
 
 
 @mutant(
     "the checkpoint is the adapter before the update", "checkpoints", checkpoint, "save_checkpoint",
-    "tests/test_train.py::test_resumed_run_equals_the_uninterrupted_one_bitwise[sft from a file]",
+    "tests/runs/test_train.py::test_resumed_run_equals_the_uninterrupted_one_bitwise[sft from a file]",
 )  # fmt: skip
 def _(right):
     before = {}
@@ -645,7 +653,7 @@ def _(right):
 
 @mutant(
     "an adapter is saved with alpha = r", "checkpoints", json, "dumps",
-    "tests/test_lora_files.py::test_round_trip_is_bitwise",
+    "tests/files/test_lora_files.py::test_round_trip_is_bitwise",
 )  # fmt: skip
 def _(right):
     def wrong(value, **options):
@@ -659,21 +667,21 @@ def _(right):
 
 arguments(
     "evaluation plays training tasks", "evaluation", evaluate, "evaluate",
-    "tests/test_rollout.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
+    "tests/core/test_rollout.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
     lambda model, tokenizer, cfg, temperature, split, episodes: (
         model, tokenizer, cfg, temperature, "train", episodes
     ),
 )  # fmt: skip
 arguments(
     "greedy evaluation samples", "evaluation", evaluate, "evaluate",
-    "tests/test_rollout.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
+    "tests/core/test_rollout.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
     lambda model, tokenizer, cfg, temperatures, *more: (model, tokenizer, cfg, [1.0] * len(temperatures), *more),
 )  # fmt: skip
 
 
 @mutant(
     "evaluation plays the base", "evaluation", evaluate, "evaluate",
-    "tests/test_rollout.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
+    "tests/core/test_rollout.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
 )  # fmt: skip
 def _(right):
     def wrong(model, *args):
@@ -685,13 +693,15 @@ def _(right):
 
 @mutant(
     "failed environments count in evaluations", "evaluation", evaluate, "judged",
-    "tests/test_rollout.py::test_episode_of_a_failed_environment_is_left_out[step-False]",
+    "tests/core/test_rollout.py::test_episode_of_a_failed_environment_is_left_out[step-False]",
 )  # fmt: skip
 def _(right):
     return lambda played, *args: right([replace(e, infrastructure_failed=False) for e in played], *args)
 
 
-@mutant("intervals are those of 95 %", "evaluation", stats, "jeffreys", "tests/test_stats.py::test_jeffreys_frozen")
+@mutant(
+    "intervals are those of 95 %", "evaluation", stats, "jeffreys", "tests/core/test_stats.py::test_jeffreys_frozen"
+)
 def _(right):
     return lambda successes, trials, level=0.95: right(successes, trials, 0.95)
 

@@ -93,7 +93,7 @@ if INTERPRETED:
 
 def run_under_the_interpreter(at_least: dict[str, int], marks: str = "not full"):
     """Run test files in a process with TRITON_INTERPRET=1; assert that of each at least so many tests pass."""
-    files = [f"tests/test_triton_{name}.py" for name in at_least]
+    files = [f"tests/cuda/test_triton_{name}.py" for name in at_least]
     options = "-o", "addopts=", "-p", "no:cacheprovider", "-rp", "-m", marks
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *files],
@@ -102,7 +102,7 @@ def run_under_the_interpreter(at_least: dict[str, int], marks: str = "not full")
         capture_output=True,
         text=True,
     )
-    passed = Counter(re.findall(r"^PASSED tests/test_triton_(\w+)\.py::", run.stdout, re.M))
+    passed = Counter(re.findall(r"^PASSED tests/cuda/test_triton_(\w+)\.py::", run.stdout, re.M))
     few = {name: passed[name] for name, least in at_least.items() if passed[name] < least}
     assert run.returncode == 0 and not few, f"{few}\n{run.stdout}{run.stderr}"
 

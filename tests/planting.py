@@ -1,4 +1,4 @@
-"""Replace a function by a wrong one in every module that has it, for tests/test_mutations.py and tests/mutants.py."""
+"""Replace a function by a wrong one in every module that has it, for tests/mutants.py and test_mutations.py."""
 
 import sys
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""A rank of tests/test_ranks.py and test_shard.py: python rank_cases.py FOLDER JSON TRIALS, with RANK and WORLD_SIZE in
-the environment.
+"""A rank of tests/runs/test_ranks.py and test_shard.py: python rank_cases.py FOLDER JSON TRIALS, with RANK and
+WORLD_SIZE in the environment.
 
 JSON: {case: [words of train.py, ...]}; each command writes to FOLDER/case. TRIALS: the folder of shared trials.
 Words of SPECIAL are not train.py's. With shard= each rank also writes FOLDER/case-held-RANK.json: what it held after

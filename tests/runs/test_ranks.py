@@ -32,7 +32,7 @@ from rl.run.phases import phase
 from rl.run.watch import replayable
 from rl.tasks import Task
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COMMON = "epochs=1 eval_episodes=0 max_turns=2 max_new_tokens=12 micro_tokens=256 episodes=8 batch_size=4 out=OUT"
 COMMON += " products=plain"  # two trials may choose two libraries
 LARGER = "epochs=2 eval_episodes=6 max_turns=3 max_new_tokens=16 micro_tokens=512 episodes=16 batch_size=8"

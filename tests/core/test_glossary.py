@@ -9,7 +9,7 @@ import pytest
 import train
 from rl.config.parse import parse
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 SMALL = "episodes=8 batch_size=8 epochs=1 max_new_tokens=4 eval_episodes=1 textcraft.max_turns=1 lora.r=4 threads=1"
 

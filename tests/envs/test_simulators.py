@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.all_only
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SIMULATORS = "envs.simulators"
 SHARED = (f"{SIMULATORS}.regex.", "envs.refusal.")  # the matcher of the shell and MySQL; errors worded for the user
 FILES = sorted((ROOT / "envs" / "simulators").rglob("*.py"))

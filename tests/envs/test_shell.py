@@ -32,7 +32,7 @@ from envs.simulators.shell.process import Process, pipe
 pytestmark = pytest.mark.all_only
 
 Shell.strict = True  # errors of the simulator must be seen
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KINDS = {"dir": "d", "link": "l", "file": "-"}
 
 
@@ -745,7 +745,7 @@ def test_commands_can_run_commands():
 
 def test_results_do_not_depend_on_the_hash_seed():
     program = (
-        "import sys; sys.path.insert(0, 'tests'); import test_shell as t;"
+        "import sys; sys.path[:0] = ['tests', 'tests/envs', 'tests/parity']; import test_shell as t;"
         "print([t.run_in_work(s) for s in t.shell.written()[6::60]], end='')"
     )
     variables = os.environ | {"PYTHONHASHSEED": "77"}

@@ -12,7 +12,7 @@ import pytest
 
 from rl.run import exits
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROGRAMS = ["train.py", "eval.py", "merge.py"]
 PROGRAMS += [f"-m rl.{name}" for name in ("report", "explain", "chat", "serve")]
 # In torch's place: a signal that comes while it is imported, and a KeyboardInterrupt that its C code loses.

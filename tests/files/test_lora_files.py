@@ -22,7 +22,7 @@ from models import load_model, load_tokenizer
 from models.export import save_model
 from models.logprob import token_logprobs
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 RANKS, ALPHAS = {"q_proj": 2, "^model.layers.1.mlp.up_proj": 8}, {r"layers\.0\.self_attn\..*": 5, "down_proj": 0.7}
 
 

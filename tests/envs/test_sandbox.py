@@ -21,7 +21,7 @@ from rl.config.parse import parse
 
 pytestmark = pytest.mark.all_only
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 try:
     sandbox.start(sandbox.ISOLATED)
 except ValueError as error:

@@ -25,7 +25,7 @@ from models.logprob import token_logprobs
 from models.tiny import make_tiny
 from rl.config.arguments import keys_of
 
-MERGE = Path(__file__).parents[1] / "merge.py"
+MERGE = Path(__file__).parents[2] / "merge.py"
 DIFFERS = "the written checkpoint differs from the model in"
 SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8)
 
@@ -422,7 +422,7 @@ def test_as_a_command():
 
 def test_an_earlier_versions_merged_model_loads():
     """fixtures/earlier_merged was written by merge.py before files were split up: one layer of width 8."""
-    folder = Path(__file__).parent / "fixtures" / "earlier_merged"
+    folder = Path(__file__).parents[1] / "fixtures" / "earlier_merged"
     model, tokenizer = load_model(str(folder)).eval(), load_tokenizer(str(folder))
     ids_T = tokenizer.prompt([{"role": "user", "content": "the quick brown fox"}])
     assert ids_T == [298, 265, 198, 272, 292, 278, 295, 288, 87, 299, 198, 298, 270, 198]

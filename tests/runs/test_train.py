@@ -22,7 +22,7 @@ from rl.config.parse import parse
 from rl.run import folder as claims
 from rl.run.run import Run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PARAMETERS = sum(x.numel() for x in load_file(TINY / "model.safetensors").values())
 SMALL = ["episodes=8", "batch_size=4", "eval_episodes=0", "threads=1", "textcraft.max_turns=4"]
 SMALL += ["products=onednn"]  # two trials may choose two libraries, whose bits differ

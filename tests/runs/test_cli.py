@@ -25,7 +25,7 @@ from rl.config.refusals import Refusal
 from rl.run import exits
 from rl.run.signals import Interrupted
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RESOLVED = ("recipe", "max_turns", "sandbox")  # keys that rl.config turns into others
 STARTS = {"ranks"}  # read before the ranks start
 

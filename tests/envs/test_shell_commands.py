@@ -15,7 +15,7 @@ from conftest import no_hang
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).with_name("parity")))
+sys.path.insert(0, str(Path(__file__).parents[1] / "parity"))
 
 import shell_commands
 from shell_commands import FILES, ROOTS, TABLES, WORK, entry, report
@@ -309,7 +309,8 @@ def test_output_does_not_depend_on_the_hash_seed():
         "import sys; sys.path[:0] = sys.argv[1:]\nfrom test_shell_commands import ours\nimport shell_commands\n"
         "print([ours(shell_commands.draw(seed)) for seed in range(12)])"
     )
-    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    tests = Path(__file__).parents[1]
+    folders = [str(tests / "envs"), str(tests / "parity"), str(tests), str(tests.parent)]
     there = subprocess.check_output([sys.executable, "-c", script, *folders], env={"PYTHONHASHSEED": "1"}, text=True)
     assert there == f"{[ours(shell_commands.draw(seed)) for seed in range(12)]}\n" and len(there) > 300
 

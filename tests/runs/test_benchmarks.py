@@ -443,7 +443,7 @@ def test_reuse_changes_no_ids():
 
 
 def test_make_targets_name_existing_benchmarks():
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     lines = re.findall(r"-m benchmarks\.(\w+) out=\S+/(\w+)\.json", (root / "Makefile").read_text())
     assert {name for name, _ in lines} == {*MODULES, "gpu", "real_size"} and all(name == out for name, out in lines)
     assert re.search(r"^RESULTS = benchmarks/results/{cpu}$", (root / "Makefile").read_text(), re.M)
@@ -478,7 +478,7 @@ def test_results_have_a_folder_per_kind_of_cpu(model, flags, name, monkeypatch, 
 
 
 def test_committed_results_lie_in_the_folder_of_their_cpu():
-    folders = [path for path in (Path(__file__).parents[1] / "benchmarks/results").iterdir() if path.is_dir()]
+    folders = [path for path in (Path(__file__).parents[2] / "benchmarks/results").iterdir() if path.is_dir()]
     assert folders
     for path in folders:
         for file in path.glob("*.json"):

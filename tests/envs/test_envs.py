@@ -22,7 +22,7 @@ from envs import __main__ as cli
 from envs import base, common
 from envs.simulators import sandbox
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ONE_TURN = {"sat", "abd", "ded", "planner"}  # an answer, and the episode is over
 STRICT = {"os_interaction", "db_bench"}  # a native reply in another form than the one asked for ends the episode
 SCRIPTS = {"os_interaction"}  # of several blocks, and of all lines of a short reply, it makes one script

@@ -30,7 +30,7 @@ from envs.serve import agentgym
 
 pytestmark = pytest.mark.all_only
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KINDS = envs.http.agentgym.KINDS
 
 

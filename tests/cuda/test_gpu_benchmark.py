@@ -29,8 +29,8 @@ def test_without_a_gpu_its_benchmark_ends_with_2_and_one_line(capsys):
 def test_every_test_of_a_kernel_runs_on_the_gpu():
     files = [path for path in Path(__file__).parent.glob("test_triton_*.py") if "\n@runs\n" in path.read_text()]
     chosen = {name.partition("::")[0] for name in gpu_sizes.Scale().tests}
-    assert len(files) >= 8 and {path.name for path in files} <= chosen
-    here = Path(__file__).parent
+    assert len(files) >= 8 and {f"cuda/{path.name}" for path in files} <= chosen
+    here = Path(__file__).parents[1]
     without = [name for name in chosen if not re.search(r"is_available\(\)|\n@runs\n", (here / name).read_text())]
     assert not without, "they compute nothing on a GPU"
 
@@ -303,7 +303,7 @@ def test_kernels_have_a_family(kernel, family):
 
 def test_every_kernel_of_ours_has_a_family():
     """The names that files of models/cuda/triton launch."""
-    files = (Path(__file__).parents[1] / "models/cuda/triton").glob("*.py")
+    files = (Path(__file__).parents[2] / "models/cuda/triton").glob("*.py")
     launched = {name for file in files for name in re.findall(r"\b(_[a-z_]+)\[", file.read_text())}
     assert "_choose" in launched and {name for name in launched if kernels.family(name) == "other"} <= {"_nothing"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ROOMS = {"lora": set(), "models": set(), "envs": set(), "rl": {"lora", "models", "envs"}}
 PROGRAMS = {"train", "eval", "merge"}
 # What programs, which nobody imports, may use of rl.

@@ -19,7 +19,7 @@ from rl.run.out_of_memory import accumulate_smaller
 from rl.run.state import TrainState
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @contextmanager

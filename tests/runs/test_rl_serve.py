@@ -32,7 +32,7 @@ from rl.serve import protocol
 from rl.serve.sampler import Request, Rows
 from rl.serve.text import Text
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROMPT = {"prompt": [5, 6, 7], "max_tokens": 4}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = ["README.md", "benchmarks/results/README.md"] + [f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")]
 

@@ -50,7 +50,7 @@ def test_a_training_run_without_a_folder_has_no_sampler_gap(kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("names", [QUICK, pytest.param((*MODELS, *LORA, *RL), marks=pytest.mark.full)])
 def test_correctness_tests_pass_without_a_folder(names, kind):
-    files = [f"tests/test_{name}.py" for name in names]
+    files = [str(path) for name in names for path in Path("tests").glob(f"*/test_{name}.py")]
     code = "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     run = run_hidden(kind, code, "-q", "-p", "no:cacheprovider", *files)
     assert run.returncode == 0, run.stdout

@@ -24,7 +24,7 @@ from envs.db_bench import tasks as db_tasks
 from envs.db_bench.tasks import BY_SKILL, CHANGES, LEVELS, SKILLS, Task, draw, entry_of, read_tasks, skills_of, task_of
 from envs.simulators.mysql import Database, digest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COLUMNS = [("name", "TEXT"), ("kind", "TEXT"), ("age", "INT")]
 ROWS = [("Rex", "dog", 5), ("Coco", "cat", 3), ("Milo", "dog", 9)]
 OLD = [("Milo", "dog", 9)]

@@ -23,7 +23,7 @@ from rl.config.parse import describe_sources, parse, resolve
 from rl.config.refusals import recipe_names
 from rl.tasks import make_env, mixture
 
-DOCS = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text()
+DOCS = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
 QWEN3 = QWEN2 | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "max_position_embeddings": 40960}
 MODELS = {  # the guides' models: their published shapes
     "Qwen/Qwen2.5-32B-Instruct": SHAPES["32b"],

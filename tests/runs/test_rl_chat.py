@@ -12,7 +12,7 @@ from models import load_tokenizer
 from rl import chat
 from rl.serve.loading import ModelKeys, load
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
