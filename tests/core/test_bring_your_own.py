@@ -61,6 +61,7 @@ def test_the_environment_does_what_the_page_asks(tmp_path, monkeypatch):
         env.step("1")
 
 
+@pytest.mark.all_only
 def test_a_run_learns_with_both(tree):
     words = [*SMALL, "algo=raft", "raft.group_size=8", "env=guess", "guess.numbers=2", "out=run"]
     done = subprocess.run([sys.executable, "train.py", *words], cwd=tree, capture_output=True, text=True)

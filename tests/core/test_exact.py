@@ -386,6 +386,7 @@ def test_a_run_says_what_is_not_exact(tmp_path, monkeypatch):
     assert line == f"threads: 1; exact: {metrics_of(tmp_path / 'run')[0]['exact']}; ranks: 1"
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("r", [1, *also_full(2, 3, 191, 192, 193)])
 def test_resumed_runs_of_corner_ranks_have_the_same_bytes(r, threads):
     threads(1)
@@ -402,6 +403,7 @@ def gradients(model, episodes: list[Episode], micro_tokens: int) -> dict[str, to
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize(
     ("r", "number", "dtype", "bound", "of_entry"),
     [

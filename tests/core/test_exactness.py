@@ -11,6 +11,8 @@ import torch
 from models import load_model
 from models.cpu import onednn, packed, process
 
+pytestmark = pytest.mark.all_only
+
 MATRIX = {"models": "tiny", "ranks": "1", "threads": "1", "dtypes": "float32"}
 
 

@@ -29,6 +29,7 @@ def gradients(monkeypatch) -> list[list[torch.Tensor]]:
     return recorded
 
 
+@pytest.mark.all_only
 def test_example_computes_what_train_computes(tmp_path, monkeypatch, gradients):
     """Episodes, losses, and gradients of every adapter factor, of an epoch of two optimizer steps."""
     # The example has whatever library of products the run chose: two timings may choose differently.

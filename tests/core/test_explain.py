@@ -37,6 +37,7 @@ def found(run) -> explain.Explained:
     return found
 
 
+@pytest.mark.all_only
 def test_the_update_is_the_run_s_own(found):
     assert found.exact is True
     assert torch.equal(found.before_N, found.batch.old_logprobs_N), "the weights are those that sampled"

@@ -459,6 +459,7 @@ def test_a_healthy_run_is_not_ended(words, tmp_path):
     assert [record["warnings"] for record in epoch_records(tmp_path / "run")] == [[], []]
 
 
+@pytest.mark.all_only
 def test_a_finding_warns_once_while_it_lasts_or_ends_a_strict_run(tmp_path, monkeypatch, capsys):
     """Every check of `ratio` finds something; strict=true is the embedded model's default."""
     monkeypatch.setattr(health, "ratio", lambda records: "planted" if len(records) < 3 else None)

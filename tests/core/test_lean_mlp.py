@@ -17,6 +17,8 @@ from models.sizes import sizes_of
 from rl import peaks
 from rl.config.parse import parse
 
+pytestmark = pytest.mark.all_only
+
 INNER = 128  # a multiple of models/elementwise.py's VECTORS, so that nothing is padded
 
 

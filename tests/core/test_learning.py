@@ -104,6 +104,7 @@ def algo_of(name: str) -> str:
     )
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("name", LEARN)
 def test_learns_a_bandit(name):
     before, after = learn(algo_of(name), **KEYS[name])

@@ -28,6 +28,8 @@ from models.decoder import CausalLM
 from rl import batch as batches
 from rl import core, kl, ppo, reinforce
 
+pytestmark = pytest.mark.all_only
+
 # ---- The properties, as functions without arguments. ----
 
 

@@ -18,6 +18,8 @@ from models.cuda import products as cuda_products
 from models.hooks import hooks
 from models.linear import Linear, joint_linear
 
+pytestmark = pytest.mark.all_only
+
 
 def test_without_copies_the_results_are_the_same_to_rounding(monkeypatch):
     these, x = adapted(), torch.randn(32, 32)

@@ -19,6 +19,8 @@ from models.cpu import onednn, packed, process
 from models.cpu.step import exact_step
 from models.linear import Linear, joint_linear
 
+pytestmark = pytest.mark.all_only
+
 FAULTS = """
 import resource, torch
 from models import keep_memory

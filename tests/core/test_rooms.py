@@ -58,6 +58,7 @@ GROUND = {"rl.ranks", "rl.config.arguments", "rl.config.refusals"}
 GROUND |= {f"rl.run.{name}" for name in ("early_interrupt", "files", "history", "memory_errors", "phases", "signals")}
 
 
+@pytest.mark.all_only
 def test_rooms_import_only_the_rooms_they_may():
     found = {}
     for module, path in FILES.items():

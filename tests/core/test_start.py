@@ -17,6 +17,7 @@ print("imported:", [name for name in {UNUSED} if name in sys.modules])
 """
 
 
+@pytest.mark.all_only
 def test_training_on_a_cpu_imports_no_compiler(tmp_path):
     """torch._dynamo takes a second of CPU time; the first call of an optimizer's wrapped method would import it."""
     words = ["algo=ppo", "epochs=1", "episodes=4", "batch_size=4", "eval_episodes=0", "max_turns=1", "max_new_tokens=4"]

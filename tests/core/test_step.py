@@ -208,6 +208,7 @@ def decoded(model, rows: int, places: int):
     return ids_B, positions_B, ours, model(ids_B[:, None], positions_B[:, None], cache=theirs)[:, 0]
 
 
+@pytest.mark.all_only
 @torch.no_grad()
 def test_few_rows_are_padded_to_four_where_that_is_exact(monkeypatch):
     """The embedded model's step gives the decoder's bits for 1 to 17 rows; where four rows differ it takes sixteen."""

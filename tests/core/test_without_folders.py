@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import metrics_of
 
+pytestmark = pytest.mark.all_only
+
 HIDE = """
 import runpy, sys
 

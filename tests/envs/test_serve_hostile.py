@@ -72,6 +72,7 @@ def test_requests_that_drip_are_cut_off(monkeypatch):
         assert not server.waiting
 
 
+@pytest.mark.all_only
 def test_clients_that_read_no_reply_keep_nobody_out():
     big, answered = "x" * 7_000_000, []
 

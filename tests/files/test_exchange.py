@@ -29,6 +29,8 @@ from rl.remote import client, evaluation
 from rl.rollout import rollout
 from rl.tasks import make_tasks
 
+pytestmark = pytest.mark.all_only
+
 FAILS = (Lost, ConnectionError)
 
 

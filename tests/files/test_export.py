@@ -282,6 +282,7 @@ def hub(monkeypatch):
         yield server
 
 
+@pytest.mark.all_only
 def test_push_of_a_merged_model_as_a_command(hub, epoch, tmp_path):
     words = [f"adapter={epoch}", f"out={tmp_path}/merged", "push=me/mine", "private=true", "prompts=1"]
     done = subprocess.run(

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from lora.targets import Patterns, matching
 
+pytestmark = pytest.mark.all_only
+
 NAMES = ["a", "b", "a.b", "ab.0.a", "aab.10.ba", "b.a.0b", "a.a.a", "0", "..", "abab", "ba.b", "model.layers.1.q_proj"]
 ATOMS = ["a", "b", r"\.", ".", "[ab]", "[^a]", r"\d", r"\w", r"\W", "0", r"\b", r"\B", "^", "$", "[a-c0]", r"\Z"]
 ATOMS += ["q_proj", r"model\.layers", r"[^\d.]", "_"]

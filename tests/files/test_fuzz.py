@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from models.chat import tokenizer
 from rl.config.parse import parse
 
+pytestmark = pytest.mark.all_only
+
 SCALARS = st.sampled_from([value for value in hostile.VALUES.values() if not isinstance(value, list | dict)])
 SCALARS |= st.integers() | st.floats() | st.text(max_size=20) | st.none() | st.booleans()
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner))

@@ -11,6 +11,8 @@ from hostile_files import judge
 
 from rl.config.refusals import LINE, one_line
 
+pytestmark = pytest.mark.all_only
+
 
 @pytest.mark.parametrize(
     ("message", "line"),

@@ -415,6 +415,7 @@ def test_help_lists_every_key(monkeypatch, capsys):
     assert "usage: python merge.py" in printed and all(f"  {key}=" in printed for key in keys_of(program.Keys))
 
 
+@pytest.mark.all_only
 def test_as_a_command():
     found = subprocess.run([sys.executable, MERGE, "out=x", "lora=y"], capture_output=True, text=True)
     assert found.returncode == 2 and found.stderr.startswith("merge.py: unknown key 'lora'")

@@ -18,6 +18,8 @@ from models.export import save_model
 from models.quant import KINDS, QuantLinear, block_linears, dequantise_layers
 from models.refusal import Refusal
 
+pytestmark = pytest.mark.all_only
+
 UP = "model.layers.0.mlp.up_proj"
 STATE = f"{UP}.weight.quant_state.bitsandbytes__nf4"
 

@@ -26,6 +26,8 @@ from models.logprob import head_logits
 from models.quant import KINDS, dequantise_layers
 from models.weights import TINY
 
+pytestmark = pytest.mark.all_only
+
 IDS_BT = torch.arange(20)[None]
 INDEX = "model.safetensors.index.json"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

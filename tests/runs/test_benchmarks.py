@@ -30,7 +30,7 @@ from benchmarks.common import TOO, Row
 from models.cpu import process
 from models.engine import Engine
 
-pytestmark = pytest.mark.usefixtures("frozen_heap")
+pytestmark = [pytest.mark.all_only, pytest.mark.usefixtures("frozen_heap")]
 
 
 @pytest.fixture(scope="module", autouse=True)

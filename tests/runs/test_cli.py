@@ -91,6 +91,7 @@ def test_a_refusal_is_one_line_wherever_it_is_worded(capsys):
         assert end.value.code == 1 and capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.all_only
 def test_what_a_closed_pipe_did_not_take_is_not_written_again():
     """Python would try it at its end, print that too, and end with status 120."""
     read, write = os.pipe()

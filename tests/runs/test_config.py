@@ -419,6 +419,7 @@ def test_start_line_of_a_resumed_run_names_what_changes(tmp_path):
     assert line == f"algo=grpo env=textcraft model=tiny; {saved}; command line: epochs=99"
 
 
+@pytest.mark.all_only
 def test_only_groups_in_use_are_loaded_and_present():
     program = "from rl.config.parse import parse; import sys; names = 'rl.grpo', 'envs.os_interaction'\n"
     program += "for words in [], sys.argv[1:]: parse(['algo=ppo', *words]);"

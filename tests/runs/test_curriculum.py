@@ -44,6 +44,7 @@ def test_next_value_joins_after_a_successful_epoch(at, accuracies, levels, tmp_p
     assert cfg.environments["textcraft"].difficulty == "1,1,2,3", "evaluations play the whole list"
 
 
+@pytest.mark.all_only
 def test_epochs_play_their_lesson_and_a_resumed_run_the_same(tmp_path, capsys, monkeypatch):
     """Any success is enough here, so each epoch adds a level."""
     played, real = [], train.collect.__globals__["rollout"]

@@ -74,6 +74,7 @@ def whole(tmp_path_factory) -> Path:
 MOMENTS = ["config.json", pytest.param("checkpoint-0", marks=pytest.mark.full), "first evaluation", "last evaluation"]
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_repeating_the_command_goes_on_with_a_killed_run(moment, whole, tmp_path, monkeypatch, capsys):
     """`moment` is the last thing that the killed run did."""
@@ -183,6 +184,7 @@ def test_a_config_that_is_not_a_runs_is_not_replaced(content, tmp_path):
     assert (tmp_path / "config.json").read_text() == content and [*tmp_path.iterdir()] == [tmp_path / "config.json"]
 
 
+@pytest.mark.all_only
 def test_second_process_is_refused_and_named(tmp_path):
     run = tmp_path / "run"
     first = started(*LONG, "ranks=1", f"out={run}")
@@ -228,6 +230,7 @@ SIGNALS = [(signal.SIGTERM, 143)]
 SIGNALS += [pytest.param(*others, marks=pytest.mark.full) for others in ((signal.SIGINT, 130), (signal.SIGHUP, 129))]
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize(("number", "status"), SIGNALS)
 def test_a_signal_saves_and_ends_with_its_status(number, status, tmp_path):
     run = tmp_path / "run"

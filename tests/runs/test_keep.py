@@ -84,6 +84,7 @@ def test_last_line_counts_the_evaluations_of_patience(patience, words, tmp_path)
     assert f"; stopped early: {words} no better (patience=0 goes on)" in retention.last_line(state, cfg, tmp_path)
 
 
+@pytest.mark.all_only
 def test_run_stops_early_and_goes_on_without_patience(tmp_path, capsys):
     """Replies of four tokens solve nothing, so no evaluation is better than the first."""
     run = tmp_path / "run"

@@ -10,6 +10,8 @@ from benchmarks import learning
 from rl import stats
 from rl.config.arguments import split
 
+pytestmark = pytest.mark.all_only
+
 WON = {"base": [0, 0, 1, 0], "sft/epoch_1": [1, 0, 1, 0], "rl/epoch_1": [1, 1, 1, 0]}  # of the four tasks
 
 

@@ -7,6 +7,8 @@ import pytest
 from conftest import ROOT
 from mutants import MUTANTS, in_a_fork, table, verdict
 
+pytestmark = pytest.mark.all_only
+
 EACH_TRIAL = True
 
 SAMPLE = [

@@ -10,6 +10,8 @@ from examples import pipeline
 from rl.config.arguments import split
 from rl.config.parse import parse
 
+pytestmark = pytest.mark.all_only
+
 SHORT = ["threads=1", "ranks=1"]
 STAGES = ["demos", "sft", "rl", "evaluation"]
 

@@ -31,7 +31,7 @@ from rl.merging.certificate import Probes
 from rl.peaks import MOST_TOKENS, PROMPTS
 from rl.ranks.shard import most_copies
 
-pytestmark = pytest.mark.usefixtures("frozen_heap")
+pytestmark = [pytest.mark.all_only, pytest.mark.usefixtures("frozen_heap")]
 GIB = 2**30
 
 

@@ -14,6 +14,8 @@ import lora
 from models import load_model
 from models.quant import QuantLinear, block_linears
 
+pytestmark = pytest.mark.all_only
+
 TURNS = ["max_new_tokens=16", "textcraft.max_turns=4"]  # some games are won, some lost
 SHORT = ["episodes=8", "batch_size=8", "eval_episodes=0", "lora.r=4", *TURNS]
 TINY = Path("models/tiny").resolve()

@@ -150,6 +150,7 @@ def alone(tmp_path_factory):
     return lambda name, world: of(name, world > 2)
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize(
     ("world", "names"),
     [(2, QUICK), *(pytest.param(*more, marks=pytest.mark.full) for more in ((2, {"grpo"}), (3, CASES), (4, CASES)))],
@@ -250,6 +251,7 @@ def test_evaluations_are_played_side_by_side(world):
     assert sum(bool(first and second) for first, second in shares) == world % 2
 
 
+@pytest.mark.all_only
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("number", "status", "line"),
@@ -427,6 +429,7 @@ def test_torchrun_restarts_ranks_which_go_on(tmp_path):
     assert differences(contents(tmp_path / "run"), contents(tmp_path / "whole")) == {}
 
 
+@pytest.mark.all_only
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full)]
@@ -447,6 +450,7 @@ def test_a_signal_while_ranks_start_ends_them_with_its_status(options, number, s
     assert not ("no run had begun" in line and (tmp_path / "run").exists())
 
 
+@pytest.mark.all_only
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ranks_whose_starter_is_killed_at_once_end_in_silence(tmp_path):
     process = started(tmp_path / "run")
@@ -517,6 +521,7 @@ def test_more_ranks_than_groups_are_one_line(tmp_path):
     assert status == 2 and len(errors.splitlines()) == 1 and line in errors, errors
 
 
+@pytest.mark.all_only
 def test_an_error_of_every_rank_is_one_line_from_one_rank(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(start, "received", list)  # this process keeps its handlers of signals
     status, _, errors = run_program("train.py", "algo=ppo", "ranks=2", "model=/nowhere", f"out={tmp_path}/run")

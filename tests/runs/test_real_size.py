@@ -13,6 +13,8 @@ from models.config import parse_config
 from models.decoder import CausalLM
 from models.sizes import sizes_of
 
+pytestmark = pytest.mark.all_only
+
 SMALL = "shape=quarter dtype=float32 threads=1 turns=2 new=4 episodes=4 group=2 eval_episodes=1"
 
 

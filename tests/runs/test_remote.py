@@ -19,6 +19,8 @@ from rl.judge.results import make_eval_tasks
 from rl.remote import client, evaluation
 from rl.tasks import make_tasks
 
+pytestmark = pytest.mark.all_only
+
 WORDS = ["max_new_tokens=24", "max_len=768", "rollout_batch_size=4"]
 
 

@@ -21,6 +21,8 @@ from rl.records import Episode, Turn
 from rl.remote import client as openai_client
 from rl.remote import off_policy, sampler
 
+pytestmark = pytest.mark.all_only
+
 WORDS = "algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 epochs=2 eval_episodes=2 max_turns=2 max_new_tokens=10 "
 WORDS += "episodes=8 batch_size=4 reward.rule=shaped max_len=256"
 

@@ -12,6 +12,8 @@ from models import load_tokenizer
 from rl import chat
 from rl.serve.loading import ModelKeys, load
 
+pytestmark = pytest.mark.all_only
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -32,6 +32,8 @@ from rl.serve import protocol
 from rl.serve.sampler import Request, Rows
 from rl.serve.text import Text
 
+pytestmark = pytest.mark.all_only
+
 ROOT = Path(__file__).parents[2]
 PROMPT = {"prompt": [5, 6, 7], "max_tokens": 4}
 

@@ -18,6 +18,8 @@ from rl.ranks import join
 from rl.ranks import launch as start
 from rl.ranks.saving import Pieces, file_name, share_of
 
+pytestmark = pytest.mark.all_only
+
 COMMON = "epochs=1 eval_episodes=0 max_turns=2 max_new_tokens=8 micro_tokens=256 episodes=8 batch_size=8 out=OUT"
 COMMON += " temperature=1.5"  # or all rewards of a group are equal
 LORA = {  # case: words

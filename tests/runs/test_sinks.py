@@ -15,6 +15,8 @@ from rl.config import checks
 from rl.config.fields import Track
 from rl.report import trackers
 
+pytestmark = pytest.mark.all_only
+
 STAND_IN = """
 import json, os
 SENT = []

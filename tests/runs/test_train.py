@@ -50,6 +50,7 @@ RESUMED = {  # with what each carries from epoch to epoch
 LONG = ("reinforce", "grpo", "sft", "grpo of every weight, in bfloat16")  # of which other resumed runs have the parts
 
 
+@pytest.mark.all_only
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.full] * (x in LONG)) for x in RESUMED])
 def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkeypatch):
     rows = [json.dumps({"prompt": f"get {i} log", "answer": f"Got {i} log"}) for i in range(20)]
@@ -89,6 +90,7 @@ def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkey
     assert all(record["grad_norm"] > 0 for record in metrics[0] if "loss" in record)
 
 
+@pytest.mark.all_only
 def test_a_run_writes_metrics_episodes_and_adapters(tmp_path, capsys):
     words = ["lora.r=4", "lora.targets=q_proj,v_proj", "log=debug", "max_new_tokens=10"]
     trained(f"out={tmp_path}/run", "algo=ppo", "epochs=2", "eval_episodes=2", *words)
@@ -210,6 +212,7 @@ def start(tmp_path_factory) -> Path:
     return folder / "run" / "epoch_1"
 
 
+@pytest.mark.all_only
 def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(start, tmp_path):
     words = [*PLAYED, "algo=grpo", "grpo.kl_coef=0.1", "epochs=2", "episodes=16", "batch_size=16"]
     trained(f"out={tmp_path}/rl", f"resume_from={start}", *words)
