@@ -527,8 +527,8 @@ result(
 )  # fmt: skip
 arguments(
     "the baseline is that of all groups", "advantages", core, "group_advantages",
-
-    "tests/core/test_core.py::test_group_advantages", lambda scores, group, *more: (scores, torch.zeros_like(group), *more),
+    "tests/core/test_core.py::test_group_advantages",
+    lambda scores, group, *more: (scores, torch.zeros_like(group), *more),
 )  # fmt: skip
 result(
     "a terminated episode is bootstrapped", "advantages", batch, "add_values",
