@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,16 @@ def _shared_trials(request, trials_folder):
     apart = hasattr(request.module, "EACH_TRIAL") or not loaded
     with contextlib.nullcontext() if apart else shared_trials(trials_folder):
         yield
+
+
+def also_full(*values) -> list:
+    """Return parameters of make test-full."""
+    return [pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.full) for one in values]
+
+
+def quickly(quick: list[tuple], every: Iterable[tuple]) -> list:
+    """Return all cases as parameters; those that are not quick are of make test-full."""
+    return [*quick, *also_full(*(case for case in every if case not in quick))]
 
 
 @pytest.fixture

@@ -6,9 +6,14 @@ from functools import partial
 from pathlib import Path
 
 import hostile_files as hostile
+from cases import cases
 from hostile_files import CHATML, DEEP, ESCAPES, LONG, QWEN2, TEXTS, VALUES, put
 
 from rl.config.parse import parse
+
+SEARCH = "{% set x = range(9999)|list %}{% set y = x|select('in', x)|list %}"  # seconds in a few steps
+WORK = "{% for a in range(9000) %}{% if a == 1 %}{% endif %}{% endfor %}"
+TABLES = cases("hostile", CHATML=CHATML, DEEP=DEEP, ESCAPES=ESCAPES, LONG=LONG, SEARCH=SEARCH, WORK=WORK)
 
 Case = Callable[[Path], object]
 
@@ -39,23 +44,7 @@ def words(*given: str) -> Case:
 
 
 OUTS = {
-    "a class": "{algo.__class__}",
-    "globals": "{algo.__class__.__init__.__globals__}",
-    "a method": "{algo.format}",
-    "an item": "{algo[0]}",
-    "a number": "{0}",
-    "no name": "{}",
-    "an unknown name": "{lr}",
-    "a huge width": "{seed:>999999999}",
-    "a huge precision": "{seed:.999999999f}",
-    "zeros": "{seed:0999999999d}",
-    "a nested width": "{seed:{seed}}",
-    "a conversion": "{algo!r:>999999999}",
-    "half a brace": "runs/{algo",
-    "another half": "runs/algo}",
-    "NUL": "runs/a\0b",
-    "escape codes": f"runs/{ESCAPES}",
-    "100 kB": LONG,
+    **TABLES["out"],
     "half a surrogate pair": "runs/\udcff",
 }
 COMMAND_LINE: dict[str, Case] = {
@@ -100,72 +89,15 @@ COMMAND_LINE: dict[str, Case] = {
 # ------------------------------------------------------------------------------------------------------------ recipes
 
 TOML: dict[str, object] = {
-    "empty": "",
-    "one NUL": "\0",
+    **TABLES["recipe"],
     "not UTF-8": b"out = '\xff'",
     "UTF-16": "lr = 1".encode("utf-16"),
-    "deep lists": f"lr = {DEEP}",
-    "closed deep lists": f"lr = {'[' * 5000}{']' * 5000}",
-    "deep tables in lines": "lr = " + "{a=" * 5000 + "1" + "}" * 5000,
-    "lists of depth 300": f"lr = {'[' * 300}1{']' * 300}",
-    "tables of depth 300": "lr = " + "{a=" * 300 + "1" + "}" * 300,
-    "a dotted key of 10,000 parts": "a." * 10_000 + "a = 1",
-    "a dotted key of 8,000 parts": "a." * 8000 + "a = 1",
-    "a header of 8,000 parts": "[" + "a." * 8000 + "a]\nb = 1",
     "1,500 keys": "\n".join(f"k{i} = 1" for i in range(1500)),
     "1,500 headers": "\n".join(f"[a.b{i}]" for i in range(1500)),
     "100 dotted keys of 70 parts": "\n".join(f"{'a.' * 70}k{i} = 1" for i in range(100)),
-    "lists of 16 kB": f"lr = {'[' * 8000}{']' * 8000}",
-    "a dotted key of 300 parts": "a." * 300 + "a = 1",
-    "a header of 10,000 parts": "[" + "a." * 10_000 + "a]\nb = 1",
-    "a header of 300 parts": "[" + "a." * 300 + "a]\nb = 1",
     "many dotted keys": "\n".join(f"{'a.' * 60}k{i} = 1" for i in range(2000)),
     "many headers": "\n".join(f"[a.b{i}]" for i in range(20_000)),
     "many keys": "\n".join(f"k{i} = 1" for i in range(50_000)),
-    "a long text": f"out = '{LONG}'",
-    "a key of 100 kB": f"{LONG} = 1",
-    "a key of escape codes": '"\\u001b[2J\\u0007" = 1',
-    "a group of escape codes": '["\\u001b[2J"]\nx = 1',
-    "an empty key": '"" = 1',
-    "a key with dots": '"lora.r" = 1',
-    "a text of escape codes": 'out = "\\u001b[2J\\u0007"',
-    "a raw escape code": "out = '\x1b[2J'",
-    "the same key twice": "lr = 1\nlr = 2",
-    "the same long key twice": f"{LONG} = 1\n{LONG} = 2",
-    "the same table twice": "[ppo]\n[ppo]",
-    "a key and a table": "lora = 1\n[lora]\nr = 1",
-    "tiny is a list": "tiny = [1]",
-    "tiny is a list of tables": "[[tiny]]\nlr = 1",
-    "tiny in tiny": "[tiny.tiny]\nlr = 1",
-    "a list of tables": "[[lora]]\nr = 1",
-    "infinity": "lr = inf",
-    "not a number": "lr = nan",
-    "a date": "lr = 2020-01-01",
-    "a time for a word": "out = 10:00:00",
-    "a number with an exponent of 1,000": "lr = 1e1000",
-    "5,000 digits": f"lr = {'9' * 5000}",
-    "5,000 digits for a count": f"epochs = {'9' * 5000}",
-    "hexadecimal digits": f"epochs = 0x{'f' * 5000}",
-    "model is a number": "model = 3",
-    "model is a list": "model = ['tiny']",
-    "model is a table": "[model]\na = 1",
-    "model has NUL": 'model = "a\\u0000b"',
-    "model is 100 kB": f"model = '{LONG}'",
-    "env is a list of numbers": "env = [1, 2]",
-    "env is a list of lists": f"env = {'[' * 50}{']' * 50}",
-    "algo is a list": "algo = ['ppo']",
-    "algo is a table": "algo = {a = 1}",
-    "recipe names itself": "recipe = 'mine.toml'",
-    "resume": "resume = 'elsewhere'",
-    "out is a format": "out = '{algo.__class__}'",
-    "out has a huge width": "out = '{seed:>999999999}'",
-    "a half quote": "out = 'a",
-    "100 kB of brackets": "]" * 100_000,
-    "100 kB of equals signs": "=" * 100_000,
-    "100 kB of quotes": "'" * 100_000,
-    "100 kB of dots": "." * 100_000,
-    "100 kB of hashes": "#" * 100_000,
-    "40 MB": "#" * 40_000_000,
 }
 RECIPES = each(hostile.use_recipe, TOML) | {
     f"{key} is {what}": lambda folder, key=key, value=value: hostile.use_recipe(folder, f"{key} = {json.dumps(value)}")
@@ -315,39 +247,10 @@ WEIGHTS = each(load_weights, WEIGHTS_FILES) | {
 ADAPTER_NAMES = ["peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "exclude_modules"]
 ADAPTER_NAMES += ["rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "revision", "bias"]
 ADAPTER_NAMES += ["base_model_name_or_path", "init_lora_weights", "hostile"]
-PATTERNS = {  # regular expressions
-    "nested plus signs": "(a+)+b",
-    "plus signs, five deep": "((((\\w+)+)+)+)+!",
-    "stars, ten deep": "((((((((((.*)*)*)*)*)*)*)*)*)*)*!",
-    "stars, 500 deep": "(" * 500 + "a" + ")*" * 500,
-    "parentheses, 10,000 deep": "(" * 10_000 + "a" + ")" * 10_000,
-    "alternatives that overlap": "(\\w|\\w|[a-z])*!",
-    "two words": "(.*)(.*)(.*)(.*)(.*)(.*)(.*)(.*)(.*)(.*)!",
-    "500 stars": ".*" * 500 + "!",
-    "many optional letters": "[a-z._0-9]?" * 200 + "!",
-    "a large repetition": "(.{1,1000}){1,1000}!",
-    "nested repetitions": "(((.{1,100}){1,100}){1,100}){1,100}!",
-    "a repetition past all sizes": "a{4294967295}",
-    "a repetition of 100 digits": "a{" + "9" * 100 + "}",
-    "a backward reference": "(\\w+)+\\1!",
-    "a look ahead in a loop": "((?=(\\w+))\\2)+!",
-    "a look behind": "(?<=a)+b",
-    "a condition": "(a)?(?(1)b|c)",
-    "an atomic group": "(?>\\w+)+!",
-    "a flag": "(?i)Q_PROJ",
-    "an unclosed set": "[",
-    "an unclosed group": "(",
-    "a lone star": "*",
+PATTERNS = {
+    **TABLES["expressions of layers"],
     "5 kB of letters": LONG[:5000],
-    "5 kB of stars": "a*" * 2500,
-    "5 kB of stars for any": ".*" * 2500,
-    "5 kB of sets": "[^a-y]*" * 700,
-    "5 kB of nested stars": "(" * 400 + ".*" + ")*x?" * 400,
-    "100 kB of letters": LONG,
-    "100 kB of stars": "a*" * 50_000,
     "20,000 alternatives": "|".join(f"a{i}" for i in range(20_000)),
-    "escape codes": ESCAPES,
-    "an escape that there is not": "\\y",
 }
 
 
@@ -426,38 +329,21 @@ CHARSMAPS = ("", "AAAA", "/////wAAAAD///8=", "BAAAAP////9hYgA=", "*", "A" * 1000
 PADDING = {"direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
 TRUNCATION = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
 NORMALIZERS = {
+    **TABLES["normalizers"],
     **{f"a character map {text[:8]}": {"type": "Precompiled", "precompiled_charsmap": text} for text in CHARSMAPS},
     "an empty replacement": replace({"String": ""}, "xx"),
     "an empty expression": replace({"Regex": ""}, "xx"),
     "a regex bomb": replace({"Regex": "(a+)+$"}, "x"),
     "30 doublings": {"type": "Sequence", "normalizers": [replace({"String": "a"}, "aa")] * 30},
     "an expansion": replace({"Regex": "."}, "x" * 1_000_000),
-    "a long prefix": {"type": "Prepend", "prepend": LONG},
-    "an empty prefix": {"type": "Prepend", "prepend": ""},
-    "a large strip": {"type": "Strip", "strip_left": 3, "strip_right": None},
-    "an unknown kind": {"type": "Unheard"},
-    "no kind": {},
-    "a list": [],
     "deep": nested("normalizers", {"type": "NFC"}, 100),
     "wide": nested("normalizers", {"type": "NFKD"}, 16),
-    "not a list": {"type": "Sequence", "normalizers": 3},
-    "a kind of a kind": {"type": ["NFC"]},
 }
 PRE_TOKENIZERS = {
     **{
         f"the expression {name}": split({"Regex": pattern})
         for name, pattern in {
-            "nested plus signs": "(a+)+$",
-            "nested stars": "((a*)*)*b",
-            "alternatives": "(a|aa)+$",
-            "many stars": "a*a*a*a*a*a*a*a*b",
-            "a backward reference": "(a+)\\1+b",
-            "a recursion": "(?<x>a\\g<x>?b?)c",
-            "a large repetition": "((a{1,1000}){1,1000}){1,1000}",
-            "deep": "(" * 5000 + "a" + ")" * 5000,
-            "empty": "",
-            "open": "(",
-            "100 kB": LONG,
+            **TABLES["expressions of pre-tokenizers"],
             "4 kB of alternatives": "|".join(["a"] * 2000),
             "100 kB of alternatives": "|".join(["a"] * 50_000),
         }.items()
@@ -485,39 +371,15 @@ DECODERS = {
 }
 VOCAB = {chr(i): i for i in range(33, 127)}
 MODELS = {
-    "a dropout": {"dropout": 0.5},
-    "a dropout of 2": {"dropout": 2.0},
-    "a prefix": {"continuing_subword_prefix": "é" * 1000},
-    "a prefix longer than a merge": {"continuing_subword_prefix": "ab", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]},
-    "a prefix within a character": {"continuing_subword_prefix": "#", "vocab": {"a": 0, "é": 1}, "merges": ["a é"]},
-    "a suffix": {"end_of_word_suffix": LONG},
-    "an unknown merge": {"merges": ["q zzzz"]},
-    "an empty merge": {"merges": [["", ""]]},
-    "a merge of one": {"merges": [["a"]]},
-    "a merge of numbers": {"merges": [[1, 2]]},
-    "a merge of many spaces": {"merges": [" " * 100_000]},
-    "merges of null": {"merges": None},
-    "no vocabulary": {"vocab": {}},
-    "a vocabulary that is a list": {"vocab": [["a", -1.0]]},
-    "a vocabulary of null": {"vocab": None},
+    **TABLES["models of tokenizers"],
     "ids past all sizes": {"vocab": {**VOCAB, "a": 2**32 - 1}},
     "ids past 64 bits": {"vocab": {**VOCAB, "a": 2**64}},
     "negative ids": {"vocab": {**VOCAB, "a": -1}},
     "ids of a billion": {"vocab": {**VOCAB, "a": 10**9}},
     "ids twice": {"vocab": dict.fromkeys(VOCAB, 7)},
     "ids that are floats": {"vocab": {**VOCAB, "a": 1.5}},
-    "an unknown token that is not there": {"unk_token": "nowhere"},
-    "byte fallback without bytes": {"byte_fallback": True, "unk_token": None},
     "a piece of 100 kB": {"vocab": {**VOCAB, LONG: 300}},
     "half a surrogate pair": {"vocab": {**VOCAB, "\ud800": 300}},
-    "an unknown kind": {"type": "Unheard"},
-    "a unigram without pieces": {"type": "Unigram", "unk_id": None, "vocab": []},
-    "a unigram without an unknown": {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]]},
-    "a unigram with a far unknown": {"type": "Unigram", "unk_id": 2**40, "vocab": [["a", -1.0]]},
-    "a unigram of an empty piece": {"type": "Unigram", "unk_id": 0, "vocab": [["", -1.0], ["b", -1.0]]},
-    "a unigram of huge scores": {"type": "Unigram", "unk_id": 0, "vocab": [["a", 1e308], ["b", -1e308]]},
-    "words without an unknown": {"type": "WordLevel", "vocab": {}, "unk_token": "x"},
-    "word pieces": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "[UNK]", "max_input_chars_per_word": 0},
 }
 ADDED = {
     "null": None,
@@ -622,54 +484,11 @@ def load_template(folder: Path, template: str | bytes) -> None:
     hostile.talk(folder)
 
 
-SEARCH = "{% set x = range(9999)|list %}{% set y = x|select('in', x)|list %}"  # seconds in a few steps
-WORK = "{% for a in range(9000) %}{% if a == 1 %}{% endif %}{% endfor %}"
 TEMPLATES = {
-    "slow in every rendering": SEARCH + CHATML,
-    "slower with every message": "{% for m in messages %}" + SEARCH + "{% endfor %}" + CHATML,
+    **TABLES["chat templates"],
     "slow when it ends": CHATML + WORK * 4,
-    "slow in a macro": "{% macro f() %}" + WORK + "{% endmacro %}" + "{{ f() }}" * 4 + CHATML,
     "not UTF-8": b"\xff" + CHATML.encode(),
-    "NUL": "\0" + CHATML,
-    "escape codes": "{{ raise_exception('\x1b[2J\x07' ~ messages) }}",
-    "100 kB in an error": "{{ raise_exception('" + LONG + "') }}",
-    "an error of every message": "{{ raise_exception(messages[0].content * 1000) }}",
-    "an unknown tag": "{% unheard %}",
-    "an unknown tag of escape codes": "{% \x1b[2J %}",
-    "an unknown filter": "{{ 1|" + "a" * 10_000 + " }}",
-    "parentheses, 5,000 deep": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
-    "lists, 5,000 deep": "{{ " + "[" * 5000 + "]" * 5000 + " }}",
-    "5,000 additions": "{{ 1" + " + 1" * 5000 + " }}",
-    "5,000 negations": "{{ " + "not " * 5000 + "1 }}",
-    "5,000 minus signs": "{{ " + "-" * 5000 + "1 }}",
-    "5,000 attributes": "{{ a" + ".b" * 5000 + " }}",
-    "5,000 filters": "{{ 1" + "|string" * 5000 + " }}",
-    "200 nested conditions": "{% if 1 %}" * 200 + "{% endif %}" * 200 + CHATML,
-    "5,000 nested conditions": "{% if 1 %}" * 5000 + "{% endif %}" * 5000,
-    "100 nested loops": "{% for a in [1] %}" * 100 + "{% endfor %}" * 100 + CHATML,
-    "10,000 expressions": "{{ 1 }}" * 10_000 + CHATML,
     "10,000 variables": "".join(f"{{% set a{i} = {i} %}}" for i in range(8000)) + CHATML,
-    "10,000 loops": "{% for a in [] %}{% endfor %}" * 6000 + CHATML,
-    "100 kB of braces": "{" * 100_000,
-    "100 kB of open comments": "{#" * 50_000,
-    "100 kB of open tags": "{%" * 50_000,
-    "100 kB of raw blocks": "{% raw %}" * 11_000,
-    "100 kB of quotes": "{{ '" + "\\'" * 50_000 + " }}",
-    "100 kB of digits": "{{ " + "9" * 100_000 + " }}",
-    "100 kB of line ends": "\n" * 100_000 + CHATML,
-    "100 kB of spaces": " " * 100_000 + CHATML,
-    "100 kB of text": "x" * 100_000 + CHATML,
-    "40 MB": "x" * 40_000_000,
-    "an integer of 4,000 digits squared": "{% set a = " + "9" * 4000 + " %}{{ a * a * a * a }}",
-    "an empty text": "{{ '' }}",
-    "nothing": "",
-    "only the first message": "{{ messages[0].content }}<|im_end|>",
-    "a class": "{{ messages.__class__ }}" + CHATML,
-    "a loop without an end": "{% for a in messages recursive %}{{ loop(messages) }}{% endfor %}",
-    "a macro without an end": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "an include": "{% include '/etc/passwd' %}",
-    "an import": "{% import 'os' as os %}",
-    "an extension": "{% extends 'x' %}",
 }
 CHAT_TEMPLATES = each(load_template, TEMPLATES)
 

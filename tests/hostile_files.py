@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from cases import cases
 from conftest import SMALL, random_model, randomize
 from hostile import modest
 from torch import nn
@@ -66,60 +67,16 @@ DEEP = "[" * 100_000
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\x00\r\n"
 LONG = "A" * 100_000
 TEXTS: dict[str, bytes] = {  # of a whole JSON file
-    "empty": b"",
-    "one NUL": b"\0",
-    "not UTF-8": b'{"a": "\xff\xfe"}',
+    **{name: text.encode("latin-1") for name, text in cases("texts").items()},
     "UTF-16": '{"a": 1}'.encode("utf-16"),
     "half a character": '{"a": "é"}'.encode()[:-3],
     "deep lists": DEEP.encode(),
-    "deep objects": b'{"a":' * 100_000,
-    "closed deep lists": b"[" * 50_000 + b"]" * 50_000,
-    "lists at the recursion limit": b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}",
-    "lists of depth 100": b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}",
-    "NaN": b'{"a": NaN}',
-    "a list": b"[1, 2]",
-    "a text": b'"text"',
-    "null": b"null",
-    "a number": b"1e999",
-    "5,000 digits": b'{"a": ' + b"9" * 5000 + b"}",
-    "the same key twice": b'{"a": 1, "a": 2}',
-    "more after the end": b'{"a": 1} {"a": 2}',
-    "cut short": b'{"a": [1, 2',
-    "an open text": b'{"a": "' + b"x" * 100_000,
-    "control characters in a text": b'{"a": "\x1b[2J"}',
-    "many empty lists": b'{"a": [' + b"[]," * 2_000_000 + b"[]]}",
     "many keys": b"{" + b",".join(b'"%d": 0' % i for i in range(300_000)) + b"}",
-    "spaces": b" " * 40_000_000,
 }
 VALUES = {  # of a field
-    "null": None,
-    "true": True,
-    "false": False,
-    "zero": 0,
-    "minus one": -1,
-    "one and a half": 1.5,
-    "2**31": 2**31,
-    "2**63": 2**63,
-    "10**18": 10**18,
+    **cases("values", ESCAPES=ESCAPES, LONG=LONG),
     "400 digits": 10**400,
-    "a large float": 1e308,
-    "a tiny float": 5e-324,
-    "infinity": float("inf"),
-    "not a number": float("nan"),
-    "an empty text": "",
-    "a word": "word",
-    "NUL": "a\0b",
-    "escape codes": ESCAPES,
-    "100 kB": LONG,
     "half a surrogate pair": "\ud800",
-    "a format": "{0.__class__} %n %s",
-    "an empty list": [],
-    "a list of null": [None],
-    "a list of lists": [[["a"]]],
-    "a list of texts": ["a", ESCAPES, LONG],
-    "an empty object": {},
-    "an object": {"a": {"b": ESCAPES}},
-    "a number's text": "1",
 }
 
 

@@ -34,6 +34,7 @@ SHARED = compile_ahead.SHARED
 CHIPS = [120, *(pytest.param(chip, marks=pytest.mark.full) for chip in (80, 89, 90, 100))]
 TENSOR_CORES = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}  # their instruction
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
+HALVES_ON_CHIPS = [(80, torch.bfloat16), (90, torch.bfloat16), (100, torch.bfloat16), (90, torch.float16)]
 
 
 def mend_the_interpreter():

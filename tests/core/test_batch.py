@@ -95,10 +95,6 @@ def gradients(name: str, episodes, micro_tokens: int) -> dict[str, torch.Tensor]
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_gradient_is_independent_of_the_layout(name):
-    check_gradient_is_independent_of_the_layout(name)
-
-
-def check_gradient_is_independent_of_the_layout(name="grpo"):
     whole = gradients(name, EPISODES, 10**6)
     assert sum(".adapters." in key for key in whole) == 28 and all(g.any() for g in whole.values())
     shuffled = [EPISODES[i] for i in (5, 2, 7, 0, 6, 1, 4, 3)]
@@ -144,7 +140,7 @@ def test_a_batch_needs_a_sampled_token():
         make_batch([EMPTY])
 
 
-def check_logprobs_match_each_episode_alone():
+def test_logprobs_match_each_episode_alone():
     """By definition: logits of the episode alone, over the temperature; position t - 1 predicts token t."""
     model = make_model()
     found = forward(make_batch(EPISODES), model, TEMPERATURE, entropy_grad=True)
@@ -205,16 +201,8 @@ def test_a_group_stays_together_in_a_micro_batch():
     assert list(map(list, groups)) == [[0], [1]], "groups of equal length in the order of their numbers"
 
 
-def test_logprobs_match_each_episode_alone():
-    check_logprobs_match_each_episode_alone()
-
-
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_observation_tokens_have_exactly_zero_gradient(name):
-    check_observation_tokens_have_exactly_zero_gradient(name)
-
-
-def check_observation_tokens_have_exactly_zero_gradient(name="ppo"):
     """Exactly the hidden states before a sampled token have a gradient."""
     module, cfg = ALGORITHMS[name]
     model, critic = make_model(), make_critic()
@@ -249,7 +237,7 @@ def test_action_mask_covers_exactly_the_sampled_ids():
     assert not batch.reward_N[~torch.tensor(last)].any(), "a turn's reward is on its last token"
 
 
-def check_values_before_the_update():
+def test_values_before_the_update():
     """A value is of the state before a token. The last one is the critic's where ids follow the last turn, else 0."""
     model, critic = make_model(), make_critic()
     for micro_tokens in (1, 30, 10**6):
@@ -261,10 +249,6 @@ def check_values_before_the_update():
         last = [v[-1].item() if e.seed in (1, 7) else 0.0 for v, e in zip(alone, EPISODES, strict=True)]
         assert batch.last_values_B.tolist() == pytest.approx(last, abs=1e-6)
         assert batch.last_values_B.nonzero()[:, 0].tolist() == [1, 7], "4 was cut by max_len, the others terminated"
-
-
-def test_values_before_the_update():
-    check_values_before_the_update()
 
 
 @pytest.mark.parametrize("micro_tokens", [1, 30, 10**6])
@@ -295,15 +279,11 @@ def test_a_new_field_is_cut_with_the_others_or_refused():
         select(replace(bigger, scores_of_a_judge_N=torch.zeros(3)), [0])
 
 
-def check_the_value_gradient_stays_in_the_critic():
+def test_the_value_gradient_stays_in_the_critic():
     model, critic = make_model(), make_critic()
     forward(make_batch(EPISODES), model, TEMPERATURE, critic).values_N.sum().backward()
     assert all(p.grad.any() for p in critic.parameters())
     assert all(p.grad is None for p in model.parameters())
-
-
-def test_the_value_gradient_stays_in_the_critic():
-    check_the_value_gradient_stays_in_the_critic()
 
 
 def test_select_keeps_totals_and_takes_each_token_along():

@@ -100,10 +100,6 @@ def test_gae(last_value, advantages, returns):
 
 
 def test_gae_of_ragged_episodes_is_the_sum_of_discounted_deltas():
-    check_gae_is_the_sum_of_discounted_deltas()
-
-
-def check_gae_is_the_sum_of_discounted_deltas():
     torch.manual_seed(0)
     for gamma, lam in ((0.99, 0.95), (1.0, 1.0), (0.9, 0.0), (0.0, 0.9)):
         lengths = torch.randint(1, 8, (20,)).tolist()
@@ -118,7 +114,7 @@ def check_gae_is_the_sum_of_discounted_deltas():
         close(returns, advantages + values)
 
 
-def check_gae_steps_over_observations():
+def test_gae_steps_over_observations():
     """V3: rewards and values of 9 and -9 at masked tokens have no effect; a batch has only sampled tokens."""
     episode = played(0.2, 1.0)
     batch = replace(make_batch([episode]), old_values_N=f64(0.1, 0.3, 0.5, 0.4), last_values_B=f64(0.0))
@@ -128,11 +124,7 @@ def check_gae_steps_over_observations():
     close(batch.returns_N, [1.075651377075, 1.12791215, 0.9603, 1.0], 1e-7)
 
 
-def test_gae_steps_over_observations():
-    check_gae_steps_over_observations()
-
-
-def check_turn_level_gae():
+def test_turn_level_gae():
     """V4: the value at the turn's first token, one reward, one advantage that all its tokens share."""
     batch = replace(
         make_batch([played(0.2, 1.0, lengths=[2, 3])]),
@@ -142,10 +134,6 @@ def check_turn_level_gae():
     batch = ppo.advantages(batch, ppo.Config(level="turn", gamma=0.99, gae_lambda=0.95, whiten=False))
     close(batch.advantages_N, [1.06525, 1.06525, 0.5, 0.5, 0.5], 1e-7)
     close(batch.returns_N, [1.16525, 1.16525, 1.0, 1.0, 1.0], 1e-7)
-
-
-def test_turn_level_gae():
-    check_turn_level_gae()
 
 
 def test_turns_of_one_token_make_turn_level_token_level():
@@ -165,7 +153,7 @@ def test_whiten():
 GROUPS = [f64(1, 0, 0, 1), f64(1, 1, 1, 1), f64(2, -1, 0.5, 0)]
 
 
-def check_group_advantages():
+def test_group_advantages():
     """V6, with the members of the groups shuffled."""
     expected = {
         True: [
@@ -181,10 +169,6 @@ def check_group_advantages():
         close(core.group_advantages(torch.cat(GROUPS)[order], group, divide), torch.cat(values)[order])
 
 
-def test_group_advantages():
-    check_group_advantages()
-
-
 def test_groups_of_one_or_equal_scores_have_advantage_0():
     """Exactly 0: subtracting a rounded mean would leave noise of 1e-8 / 1e-4."""
     scores, group = torch.tensor([0.1] * 7 + [5.0]), torch.tensor([0] * 7 + [1])
@@ -195,20 +179,12 @@ def test_groups_of_one_or_equal_scores_have_advantage_0():
 # Losses
 
 
-@pytest.mark.parametrize(
-    ("clip_high", "losses", "slopes"),
-    [
-        (0.2, [-2.4, -1.0, 3.0, 1.6, -1.1, 5.0], [0.0, -1.0, 3.0, 0.0, -1.1, 5.0]),  # V7
-        (0.28, [-2.56, -1.0, 3.0, 1.6, -1.1, 5.0], [0.0, -1.0, 3.0, 0.0, -1.1, 5.0]),  # V7b: clip-higher
-    ],
-)
+V7 = 0.2, [-2.4, -1.0, 3.0, 1.6, -1.1, 5.0], [0.0, -1.0, 3.0, 0.0, -1.1, 5.0]
+CLIP_HIGHER = 0.28, [-2.56, -1.0, 3.0, 1.6, -1.1, 5.0], [0.0, -1.0, 3.0, 0.0, -1.1, 5.0]  # V7b
+
+
+@pytest.mark.parametrize(("clip_high", "losses", "slopes"), [V7, CLIP_HIGHER])
 def test_clipped_surrogate(clip_high, losses, slopes):
-    check_clipped_surrogate(clip_high, losses, slopes)
-
-
-def check_clipped_surrogate(
-    clip_high=0.28, losses=(-2.56, -1.0, 3.0, 1.6, -1.1, 5.0), slopes=(0.0, -1.0, 3.0, 0.0, -1.1, 5.0)
-):
     old = f64(-1.0, -2.0, -0.5, -3.0, -1.5, -2.5)
     logprobs, A = old + f64(1.5, 0.5, 1.5, 0.5, 1.1, 5.0).log(), f64(2, 2, -2, -2, 1, -1)
     loss, ratio, clipped = core.clipped_surrogate(logprobs - old, A, 0.2, clip_high)
@@ -219,10 +195,6 @@ def check_clipped_surrogate(
 
 
 def test_dual_clip():
-    check_dual_clip()
-
-
-def check_dual_clip():
     """V7: with a negative advantage the loss is at most 3 times it, and flat beyond; other losses do not change."""
     log_ratio, A = f64(1.5, 0.5, 1.5, 0.5, 1.1, 5.0).log(), f64(2, 2, -2, -2, 1, -1)
     loss, _, clipped = core.clipped_surrogate(log_ratio, A, 0.2, 0.2, 3.0)
@@ -232,10 +204,6 @@ def check_dual_clip():
 
 
 def test_gspo():
-    check_gspo()
-
-
-def check_gspo():
     """V11: one ratio per episode, the geometric mean; its gradient is shared by the episode's tokens."""
     ratio, episode, A = f64(1.2, 0.9, 1.1, 0.7, 0.8), torch.tensor([0, 0, 0, 1, 1]), f64(1, 1, 1, -1, -1)
 
@@ -261,20 +229,8 @@ def test_leave_one_out():
     """V6: a score minus its baseline is RLOO's advantage. A group of one is its own baseline."""
     group = torch.tensor([0, 1, 2, 0, 0, 1, 1, 0, 1, 3])
     scores = f64(1, 2, 5, 0, 0, -1, 0.5, 1, 0, 7)
-    third = 1 / 3
-    wanted = [
-        2 * third,
-        6.5 * third,
-        0.0,
-        -2 * third,
-        -2 * third,
-        -5.5 * third,
-        0.5 * third,
-        2 * third,
-        -1.5 * third,
-        0,
-    ]
-    close(scores - core.leave_one_out(scores, group), wanted)
+    thirds = f64(2, 6.5, 0, -2, -2, -5.5, 0.5, 2, -1.5, 0)
+    close(scores - core.leave_one_out(scores, group), thirds / 3)
 
 
 def test_leave_one_out_of_equal_scores_is_exactly_zero():
@@ -405,10 +361,6 @@ def test_learning_rate_factor(kind, warmup, factors):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_micro_batches_sum_to_the_whole(name):
-    check_micro_batches_sum_to_the_whole(name)
-
-
-def check_micro_batches_sum_to_the_whole(name="ppo"):
     module, cfg = ALGORITHMS[name]
     whole = module.advantages(scored(EPISODES), cfg)
     fields = ("logprobs_N", "entropy_N", "values_N")
@@ -441,10 +393,6 @@ def with_gradient(piece: Batch, whole: Batch, fields) -> Batch:
 
 @pytest.mark.parametrize("name", ["ppo", "ppo by token", "grpo", "grpo as published"])
 def test_at_ratio_one_the_gradient_is_reinforce(name):
-    check_at_ratio_one_the_gradient_is_reinforce(name)
-
-
-def check_at_ratio_one_the_gradient_is_reinforce(name="ppo"):
     module, cfg = ALGORITHMS[name]
     cfg = replace(cfg, kl_coef=0.0) if module is grpo else cfg
     batch = module.advantages(scored(EPISODES, drift=0.0), cfg)
@@ -459,10 +407,6 @@ def check_at_ratio_one_the_gradient_is_reinforce(name="ppo"):
 
 
 def test_the_signs_of_the_ppo_loss():
-    check_the_signs_of_the_ppo_loss()
-
-
-def check_the_signs_of_the_ppo_loss():
     """More likely good tokens, higher entropy and values nearer to the returns lower the loss."""
     batch = ppo.advantages(scored(EPISODES, drift=0.0), ppo.Config())
     loss, metrics = ppo.loss(batch, cfg := ppo.Config(value_clip=None))

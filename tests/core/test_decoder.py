@@ -180,12 +180,8 @@ def test_far_positions_lose_no_precision_in_bfloat16():
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("case", FROZEN_CASES)
-def test_frozen_results_of_transformers(case, dtype):
+def test_frozen_results_of_transformers(case: str, dtype: torch.dtype):
     """Compare with the float64 results of make_fixtures.py, without transformers."""
-    check_frozen_results(case, dtype)
-
-
-def check_frozen_results(case: str, dtype: torch.dtype) -> None:
     with safe_open(FROZEN, "pt") as file:
         tensors = {k.removeprefix(f"{case}/"): file.get_tensor(k) for k in file.keys() if k.startswith(case)}  # noqa: SIM118
         model = CausalLM(parse_config(json.loads(file.metadata()[case]))).to(dtype)

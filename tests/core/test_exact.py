@@ -11,7 +11,7 @@ import exactness
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import EXACT_MKL, metrics_of, random_model, randomize, run_program
+from conftest import EXACT_MKL, also_full, metrics_of, quickly, random_model, randomize, run_program
 from random_episodes import gaps_of, play
 from shared_trials import shared_trials
 
@@ -34,11 +34,6 @@ from rl.config.parse import parse
 from rl.records import Episode
 
 EACH_TRIAL = True
-
-
-def also_full(*values) -> list:
-    """Return parameters of make test-full."""
-    return [pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.full) for one in values]
 
 
 def randomize_factors(model, seed: int = 0) -> None:
@@ -68,10 +63,9 @@ ONE_HEAD = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads":
 F32, BF16 = torch.float32, torch.bfloat16
 QUICK = [(1, 3, F32), (16, 3, BF16), (192, 1, F32), (0, 3, F32)]
 EVERY = list(product((0, 1, 2, 3, 7, 16, 64, 192, 256), (1, 2, 3, 4, 6, 8, 16), (F32, BF16)))
-MATRIX = [*QUICK, *(pytest.param(*case, marks=pytest.mark.full) for case in EVERY if case not in QUICK)]
 
 
-@pytest.mark.parametrize(("r", "number", "dtype"), MATRIX, ids=str)
+@pytest.mark.parametrize(("r", "number", "dtype"), quickly(QUICK, EVERY), ids=str)
 @torch.no_grad()
 def test_sampling_and_training_agree_bitwise(r, number, dtype, threads):
     """The decode step is tried while B is zero, as at the start of a run, and used after B has changed."""
@@ -408,10 +402,9 @@ def gradients(model, episodes: list[Episode], micro_tokens: int) -> dict[str, to
     ("r", "number", "dtype", "bound", "of_entry"),
     [
         (16, 1, F32, 1e-6, 2e-6),
-        pytest.param(0, 1, F32, 1e-6, 2e-6, marks=pytest.mark.full),
-        pytest.param(1, 1, F32, 1e-6, 2e-6, marks=pytest.mark.full),
-        pytest.param(16, 1, BF16, 2e-2, 4e-2, marks=pytest.mark.full),
-        pytest.param(16, 3, F32, 1e-6, 2e-6, marks=pytest.mark.full),
+        *also_full(
+            (0, 1, F32, 1e-6, 2e-6), (1, 1, F32, 1e-6, 2e-6), (16, 1, BF16, 2e-2, 4e-2), (16, 3, F32, 1e-6, 2e-6)
+        ),
     ],
 )
 def test_gradients_depend_on_the_cut_of_a_step_by_rounding_alone(r, number, dtype, bound, of_entry, threads):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from cases import cases
 from conftest import randomize
 from torch import nn
 
@@ -12,6 +13,8 @@ from models import CausalLM
 from models.config import FAMILIES, parse_config
 from models.linear import Linear, joint_linear
 from models.logprob import head_logits
+
+CASES = cases("lora")
 
 IDS_BT = torch.tensor([[3, 14, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9], [3, 2, 3, 8, 4, 6, 2, 64, 3, 38, 32, 7]])
 LEAVES = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -121,10 +124,6 @@ def test_frozen_base_passes_the_gradient_and_gets_none():
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5)])
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_formula(rslora, scale, shape, bias):
-    check_the_formula(rslora, scale, shape, bias)
-
-
-def check_the_formula(rslora=False, scale=6 / 4, shape=(3, 5), bias=True):
     """y = W x + b + alpha / r * B A x, or alpha / sqrt(r) with rslora."""
     torch.manual_seed(0)
     for kind in (nn.Linear, Linear):  # by the formula as written, and by the fused function
@@ -221,24 +220,7 @@ def test_layers_with_their_own_rank_and_alpha(rslora, root):
         assert adapter.A.shape[0] == adapter.B.shape[1] == r and adapter.scale == alpha / root(r), path
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        (dict(targets=["lm_head"]), "output head lm_head"),
-        (dict(targets=".*"), "output head lm_head"),
-        (dict(targets=["query"]), r"\['query'\] match no layer; linear layers here: down_proj, gate_proj, k_proj"),
-        (dict(targets=["proj"]), "match no layer"),  # names match whole, not by their end
-        (dict(targets="q_proj"), "match no layer"),  # a regular expression matches the whole name
-        (dict(targets="["), r"'\[' .*regular expression"),
-        (dict(targets=[]), "match no layer"),
-        (dict(r=0), "r must be at least 1, not 0"),
-        (dict(rank_pattern={"q_proj": 0}), "r must be at least 1, not 0"),
-        (dict(rank_pattern={"q_proj)": 2}), "is not a regular expression"),
-        (dict(alpha_pattern={"(q_proj": 2}), "is not a regular expression"),
-        (dict(dropout=1.0), r"dropout must be in \[0, 1\), not 1.0"),
-        (dict(dropout=-0.1), "dropout"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "said"), CASES["refused injections"])
 def test_refused_injections_leave_the_model_alone(keys, said):
     model = tiny_model()
     with pytest.raises(ValueError, match=said):
@@ -354,10 +336,6 @@ def test_adapter_version_changes_with_every_change_of_the_output():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_folded_equals_adapted(family):
-    check_folded_equals_adapted(family)
-
-
-def check_folded_equals_adapted(family="qwen3"):
     model = awake(injected(tiny_model(family), r=4, alpha=6))
     on = logits(model)
     assert lora.fold(model) is model and not lora.lora_layers(model)

@@ -56,24 +56,25 @@ def kl_in_reward():
 
 
 def pieces(algorithm: str) -> Callable:
-    return partial(test_core.check_micro_batches_sum_to_the_whole, algorithm)
+    return partial(test_core.test_micro_batches_sum_to_the_whole, algorithm)
 
 
 def frozen(case: str) -> Callable:
-    return partial(test_decoder.check_frozen_results, case, torch.float32)
+    return partial(test_decoder.test_frozen_results_of_transformers, case, torch.float32)
 
 
-LAYOUT = test_batch.check_gradient_is_independent_of_the_layout
-ALONE = test_batch.check_logprobs_match_each_episode_alone
-ENVIRONMENT = test_batch.check_observation_tokens_have_exactly_zero_gradient
+LAYOUT = partial(test_batch.test_gradient_is_independent_of_the_layout, "grpo")
+ALONE = test_batch.test_logprobs_match_each_episode_alone
+ENVIRONMENT = partial(test_batch.test_observation_tokens_have_exactly_zero_gradient, "ppo")
 NO_ADVANTAGE = test_batch.test_dropping_zero_advantages_changes_no_gradient
-SURROGATE = test_core.check_clipped_surrogate
-REINFORCE, SIGNS = test_core.check_at_ratio_one_the_gradient_is_reinforce, test_core.check_the_signs_of_the_ppo_loss
-TOKEN_LEVEL = test_core.check_gae_steps_over_observations
-DELTAS, GROUP = test_core.check_gae_is_the_sum_of_discounted_deltas, test_core.check_group_advantages
+SURROGATE = partial(test_core.test_clipped_surrogate, *test_core.CLIP_HIGHER)
+REINFORCE = partial(test_core.test_at_ratio_one_the_gradient_is_reinforce, "ppo")
+SIGNS = test_core.test_the_signs_of_the_ppo_loss
+DELTAS, GROUP = test_core.test_gae_of_ragged_episodes_is_the_sum_of_discounted_deltas, test_core.test_group_advantages
 CISPO = test_exact_gradients.test_cispo_weighs_the_score_function_by_clipped_ratios
 OVERLONG = test_exact_gradients.test_the_overlong_penalty_is_part_of_the_score
-FORMULA, FOLDED = test_lora.check_the_formula, test_lora.check_folded_equals_adapted
+FORMULA = partial(test_lora.test_the_formula, False, 6 / 4, (3, 5), True)
+FOLDED = partial(test_lora.test_folded_equals_adapted, "qwen3")
 YARN, LLAMA3, WINDOW = map(frozen, ("qwen2 yarn", "llama three bands", "mistral sliding"))
 
 
@@ -158,7 +159,7 @@ def _(right):
     return wrong
 
 
-@mutation("the bound of the dual clip on good tokens", core, "clipped_surrogate", test_core.check_dual_clip)
+@mutation("the bound of the dual clip on good tokens", core, "clipped_surrogate", test_core.test_dual_clip)
 def _(right):
     def wrong(log_ratio_N, advantages_N, low, high, dual=None):
         loss_N, ratio_N, clipped_N = right(log_ratio_N, advantages_N, low, high)
@@ -183,7 +184,7 @@ arguments(
     lambda r, logprobs, a, low, high: (r, logprobs, a, math.inf, math.inf),
 )  # fmt: skip
 result(
-    "sums of log-ratios instead of means", core, "sequence_log_ratio", test_core.check_gspo,
+    "sums of log-ratios instead of means", core, "sequence_log_ratio", test_core.test_gspo,
     lambda mean_N, _, episode_N: mean_N * torch.bincount(episode_N)[episode_N],
 )  # fmt: skip
 
@@ -274,14 +275,14 @@ def _(right):
 
 
 arguments(
-    "turns and tokens confused", ppo, "advantages", test_core.check_turn_level_gae,
+    "turns and tokens confused", ppo, "advantages", test_core.test_turn_level_gae,
     lambda batch, cfg: (batch, replace(cfg, level="token" if cfg.level == "turn" else "turn")),
 )  # fmt: skip
 
 # -- rl/batch.py
 
 
-@mutation("reward on the turn's first token", batches, "make_batch", test_core.check_gae_steps_over_observations)
+@mutation("reward on the turn's first token", batches, "make_batch", test_core.test_gae_steps_over_observations)
 def _(right):
     def wrong(episodes):
         batch = right(episodes)
@@ -306,7 +307,7 @@ def of_other_episodes(change: Callable) -> Callable:
     return mutate
 
 
-mutation("an episode that is over bootstrapped", batches, "add_values", test_batch.check_values_before_the_update)(
+mutation("an episode that is over bootstrapped", batches, "add_values", test_batch.test_values_before_the_update)(
     of_other_episodes(lambda e: {"turns": [*e.turns[:-1], replace(e.turns[-1], stop=e.turns[-1].stop - 1)]})
 )
 mutation("action mask dropped", batches, "forward", ALONE)(
@@ -352,7 +353,7 @@ def _(right):
     return lambda batch, micro_tokens: map(counted_alone, right(batch, micro_tokens))
 
 
-mutation("critic trains the policy", Tensor, "detach", test_batch.check_the_value_gradient_stays_in_the_critic)(
+mutation("critic trains the policy", Tensor, "detach", test_batch.test_the_value_gradient_stays_in_the_critic)(
     lambda right: lambda tensor: tensor
 )
 result(

@@ -5,6 +5,7 @@ import copy
 import pytest
 import stand_ins
 import torch
+from cases import cases
 from conftest import metrics_of, random_model, randomize
 from emulated_cuda import Counts, DeviceTensor, emulated_cuda
 from test_engine import play
@@ -468,76 +469,21 @@ def without_triton(monkeypatch):
     available.triton_problem.cache_clear()
 
 
-NO_TORCH = f"torch {torch.__version__} has no varlen_attn; 2.10 has"
-GRAPHS, AROUND = "CUDA graphs of Triton's kernels", "a step is a CUDA graph of torch's operations"
-PACKED, PADDED = "varlen_attn, in the last block Triton", "torch's scaled_dot_product_attention"
-NO_SILU = "the fused kernels compute silu, not gelu"
-NO_TRITON = "Triton does not work here"
-HALVES_ONLY = f"{PADDED} (varlen_attn takes 16 bits; its Triton kernel takes 16 bits)"
-STARTS = {  # name: (model, a change of the machine, what each part of the line says)
-    "bfloat16": (frozen, None, (GRAPHS, PACKED, "fused, the last one plain", "Triton")),
-    "norms train": (
-        lambda: on_device(random_model("qwen2"))[0].requires_grad_(),
-        None,
-        (GRAPHS, PACKED, "plain (the norms train)", "Triton"),
-    ),
-    "gelu": (
-        lambda: frozen(hidden_act="gelu"),
-        None,
-        (f"{AROUND} around Triton's attention ({NO_SILU})", PACKED, f"plain ({NO_SILU})", "Triton"),
-    ),
-    "float32": (
-        lambda: frozen(torch.float32),
-        None,
-        (GRAPHS, HALVES_ONLY, "plain (attention is padded)", "Triton"),
-    ),
-    "exact": (
-        lambda: make_exact(frozen()),
-        None,
-        (
-            f"{AROUND} around Triton's attention (exact=true takes the operations of training)",
-            "Triton, as in sampling (exact=true)",
-            "plain (exact=true)",
-            "Triton",
-        ),
-    ),
-    "no Triton": (
-        frozen,
-        without_triton,
-        (
-            f"{AROUND} ({NO_TRITON})",
-            f"varlen_attn, in the last block {PADDED}",
-            f"plain ({NO_TRITON})",
-            f"torch ({NO_TRITON})",
-        ),
-    ),
+GRAPHS, PACKED = "CUDA graphs of Triton's kernels", "varlen_attn, in the last block Triton"
+SAID = cases("starts", GRAPHS=GRAPHS, PACKED=PACKED, NO_TORCH=f"torch {torch.__version__} has no varlen_attn; 2.10 has")
+NEITHER = lambda monkeypatch: (without_varlen(monkeypatch), without_triton(monkeypatch))  # noqa: E731
+STARTS = {  # name: (model, a change of the machine); fixtures/cases/starts.toml has what each part of the line says
+    "bfloat16": (frozen, None),
+    "norms train": (lambda: on_device(random_model("qwen2"))[0].requires_grad_(), None),
+    "gelu": (lambda: frozen(hidden_act="gelu"), None),
+    "float32": (lambda: frozen(torch.float32), None),
+    "exact": (lambda: make_exact(frozen()), None),
+    "no Triton": (frozen, without_triton),
 }
 MORE_STARTS = {
-    "float32, wide heads": (
-        lambda: frozen(torch.float32, head_dim=144),
-        None,
-        (
-            f"{AROUND} (Triton's kernel takes no heads of 144 in float32)",
-            HALVES_ONLY,
-            "plain (attention is padded)",
-            "Triton",
-        ),
-    ),
-    "no varlen_attn": (
-        frozen,
-        without_varlen,
-        (GRAPHS, f"Triton ({NO_TORCH})", "plain (attention is padded)", "Triton"),
-    ),
-    "neither": (
-        frozen,
-        lambda monkeypatch: (without_varlen(monkeypatch), without_triton(monkeypatch)),
-        (
-            f"{AROUND} ({NO_TRITON})",
-            f"{PADDED} ({NO_TORCH}; {NO_TRITON})",
-            "plain (attention is padded)",
-            f"torch ({NO_TRITON})",
-        ),
-    ),
+    "float32, wide heads": (lambda: frozen(torch.float32, head_dim=144), None),
+    "no varlen_attn": (frozen, without_varlen),
+    "neither": (frozen, NEITHER),
 }
 PARTS = "sampling", "training attention", "training blocks", "head and sampler"
 
@@ -546,7 +492,7 @@ PARTS = "sampling", "training attention", "training blocks", "head and sampler"
 def test_the_start_says_which_code_runs(name, device, monkeypatch):
     """The line is what is expected, and what it says is launched, and nothing else."""
     monkeypatch.setattr(linear, "narrow_tiles_agree", lambda *_: True)  # its trial of a chip reads the results
-    make, change, expected = (STARTS | MORE_STARTS)[name]
+    (make, change), expected = (STARTS | MORE_STARTS)[name], SAID[name]
     model = (change and change(monkeypatch), make())[1]
     assert paths.describe(model) == "; ".join(f"{part}: {what}" for part, what in zip(PARTS, expected, strict=True))
     sampling, attention, blocks, head = expected

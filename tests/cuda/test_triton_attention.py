@@ -2,23 +2,10 @@
 
 import itertools
 
+import on_triton as tt
 import pytest
 import torch
-from conftest import random_model
-from on_triton import (
-    CHIPS,
-    DEVICE,
-    FLOATS,
-    SHARED,
-    assert_within_the_error_of,
-    check_binary,
-    compiled,
-    compiles,
-    record,
-    runs,
-    runs_no_kernel,
-    spilled,
-)  # fmt: skip
+from conftest import also_full, quickly, random_model
 
 from models import attention, decoder
 from models.attention import ExactAttention, in_blocks, masked_attention
@@ -37,7 +24,7 @@ def inputs(B, H, K, T, L, E, dtype, seed=0, size=1.0):
     """Return q, k, v and the positions of T queries that end at key L - 1."""
     g = torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(shape, generator=g) for shape in ((B, H, T, E), (B, K, L, E), (B, K, L, E)))
-    return *(x.to(DEVICE, dtype) for x in (q * size, k, v)), torch.arange(L - T, L, device=DEVICE).repeat(B, 1)
+    return *(x.to(tt.DEVICE, dtype) for x in (q * size, k, v)), torch.arange(L - T, L, device=tt.DEVICE).repeat(B, 1)
 
 
 def results(function, q, k, v, positions_BT, window):
@@ -58,12 +45,11 @@ SHAPES = {
 
 SAMPLE = [(torch.float32, None), (torch.float32, 66), (torch.bfloat16, None), (torch.float16, 8)]
 QUICK = [(shape, *SAMPLE[(i + j) % 4]) for i, shape in enumerate(SHAPES) for j in (1, 2)]  # each of both twice
-EVERY = itertools.product(SHAPES, FLOATS, (None, 2, 8, 66, 70))
-EVERY = [pytest.param(*case, marks=pytest.mark.full) for case in EVERY if case not in QUICK]
+EVERY = itertools.product(SHAPES, tt.FLOATS, (None, 2, 8, 66, 70))
 
 
-@runs
-@pytest.mark.parametrize(("shape", "dtype", "window"), [*QUICK, *EVERY], ids=str)
+@tt.runs
+@pytest.mark.parametrize(("shape", "dtype", "window"), quickly(QUICK, EVERY), ids=str)
 def test_errors_are_at_most_those_of_torch(shape, dtype, window):
     q, k, v, positions_BT = inputs(*SHAPES[shape], dtype, size=3)
     exact = lambda *x: ExactAttention.apply(*(y.cpu() for y in x[:4]), x[4])  # noqa: E731
@@ -72,11 +58,11 @@ def test_errors_are_at_most_those_of_torch(shape, dtype, window):
     got = results(attend, q, k, v, positions_BT, window)
     assert all(x.dtype == dtype for x in got.values())
     wide = ({name: x.double().cpu() for name, x in y.items()} for y in (reference, got, truth))
-    assert_within_the_error_of(*wide, most=1.5, mean=1.15)  # one rounding of 16 bits more or less
+    tt.assert_within_the_error_of(*wide, most=1.5, mean=1.15)  # one rounding of 16 bits more or less
 
 
-@runs
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@tt.runs
+@pytest.mark.parametrize("dtype", tt.FLOATS, ids=str)
 def test_large_scores_whose_peak_moves_over_the_blocks(dtype):
     """Scores up to several hundred, rising or falling: exponentials of earlier blocks would overflow or vanish."""
     q, k, v, positions_BT = inputs(1, 2, 1, 30, 200, 16, dtype, size=20)
@@ -85,19 +71,15 @@ def test_large_scores_whose_peak_moves_over_the_blocks(dtype):
         truth = masked_attention(*(x.double() for x in (q, in_blocks(steep).mT, in_blocks(v))), positions_BT)
         reference = masked_attention(q, in_blocks(steep).mT, in_blocks(v), positions_BT)
         got = attend(q, in_blocks(steep).mT, in_blocks(v), positions_BT)
-        assert_within_the_error_of({"o": reference.double()}, {"o": got.double()}, {"o": truth})
+        tt.assert_within_the_error_of({"o": reference.double()}, {"o": got.double()}, {"o": truth})
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize(
     ("dtype", "window", "H", "T"),
     [
-        (torch.float32, 70, 2, 100),
-        (torch.bfloat16, None, 2, 100),
-        *(
-            pytest.param(dtype, window, 3, 150, marks=pytest.mark.full)
-            for dtype, window in itertools.product((torch.float32, torch.bfloat16), (None, 1, 70))
-        ),
+        *((torch.float32, 70, 2, 100), (torch.bfloat16, None, 2, 100)),
+        *also_full(*itertools.product((torch.float32, torch.bfloat16), (None, 1, 70), (3,), (150,))),
     ],
     ids=str,
 )
@@ -111,7 +93,7 @@ def test_a_querys_bits_are_its_own(dtype, window, H, T):
         assert torch.equal(run(q[:, :, one], k, v, positions_BT[:, one]), full[:, :, one])
         assert torch.equal(run(q[:, :, one], k[:, :, :n], v[:, :, :n], positions_BT[:, one]), full[:, :, one])
         pair = torch.cat((q[1:, :, one], q[1:, :, -1:]), 2)
-        places = torch.tensor([[t, T - 1]], device=DEVICE)
+        places = torch.tensor([[t, T - 1]], device=tt.DEVICE)
         assert torch.equal(run(pair, k[1:], v[1:], places)[:, :, :1], full[1:, :, one])
         junk_k, junk_v = k.clone(), v.clone()
         for unseen in (slice(n, None), slice(0, 0 if window is None else max(n - window, 0))):
@@ -119,10 +101,10 @@ def test_a_querys_bits_are_its_own(dtype, window, H, T):
         assert torch.equal(run(q[:, :, one], junk_k, junk_v, positions_BT[:, one]), full[:, :, one])
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("rows", ["the front of the cache", "some of its rows"])
 def test_attention_over_a_growing_cache_matches_training_bitwise(rows):
-    model = random_model("qwen3", dtype=torch.bfloat16, num_attention_heads=3, num_key_value_heads=1).to(DEVICE)
+    model = random_model("qwen3", dtype=torch.bfloat16, num_attention_heads=3, num_key_value_heads=1).to(tt.DEVICE)
     cfg, cache = model.config, KVCache(model, 40)
     H, K, E = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim
     q, k, v, positions_BT = inputs(3, H, K, 72, 72, E, torch.bfloat16)
@@ -135,7 +117,7 @@ def test_attention_over_a_growing_cache_matches_training_bitwise(rows):
         assert torch.equal(attend(q[:, :, new], k_UZEL, v_UZLE, positions_BT[:, new]), full[:, :, new])
 
 
-@runs
+@tt.runs
 def test_padding_query_has_no_output_and_no_gradient():
     q, k, v, positions_BT = inputs(2, 2, 1, 66, 66, 16, torch.float32)
     holes_BT = positions_BT.clone()
@@ -150,28 +132,23 @@ def test_padding_query_has_no_output_and_no_gradient():
     assert attend(q[:, :, :0], in_blocks(k).mT, in_blocks(v), positions_BT[:, :0]).shape == (2, 2, 0, 16)
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize(
     ("dtype", "window"),
-    [
-        (torch.float32, 20),
-        (torch.bfloat16, None),
-        pytest.param(torch.float32, None, marks=pytest.mark.full),
-        pytest.param(torch.bfloat16, 20, marks=pytest.mark.full),
-    ],
+    quickly([(torch.float32, 20), (torch.bfloat16, None)], itertools.product(tt.FLOATS[:2], (None, 20))),
     ids=str,
 )
 def test_packed_queries_have_the_bits_of_padded_ones(dtype, window):
     """Sequences of 1, 40, 0 and 9 queries at various positions read rows 3, 0, 1 and 2 of a cache of five."""
     H, K, E, rows = 4, 2, 24, 5
     g = torch.Generator().manual_seed(0)
-    k_UZEL, v_UZLE = (torch.randn(3, rows * K, *s, generator=g).to(DEVICE, dtype) for s in ((E, 64), (64, E)))
+    k_UZEL, v_UZLE = (torch.randn(3, rows * K, *s, generator=g).to(tt.DEVICE, dtype) for s in ((E, 64), (64, E)))
     counts, places, starts = [1, 40, 0, 9], [3, 0, 1, 2], [150, 64, 0, 5]
-    q_NHE = torch.randn(sum(counts) + 4, H, E, generator=g).to(DEVICE, dtype)
-    positions_N = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, counts, strict=True)]).to(DEVICE)
+    q_NHE = torch.randn(sum(counts) + 4, H, E, generator=g).to(tt.DEVICE, dtype)
+    positions_N = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, counts, strict=True)]).to(tt.DEVICE)
     positions_N = torch.cat((positions_N, positions_N.new_full((4,), -1)))
-    bounds = torch.tensor([0, 1, 41, 41, 50], device=DEVICE)
-    order = positions_N, bounds, torch.tensor(places, device=DEVICE), 100, K, window
+    bounds = torch.tensor([0, 1, 41, 41, 50], device=tt.DEVICE)
+    order = positions_N, bounds, torch.tensor(places, device=tt.DEVICE), 100, K, window
     got_NHE = attention_triton.attend_packed(q_NHE, k_UZEL, v_UZLE, *order)
     for i, place in enumerate(places):
         own, heads = slice(int(bounds[i]), int(bounds[i + 1])), slice(place * K, (place + 1) * K)
@@ -191,10 +168,10 @@ def everywhere(monkeypatch):
 WINDOW = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 0}
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("window", [{}, WINDOW], ids=["whole", "window of 20"])
 @pytest.mark.parametrize(("layers", "B"), [(1, 3), pytest.param(2, 4, marks=pytest.mark.full)])
-@pytest.mark.skipif(DEVICE == "cuda", reason="there linear layers need models/cuda/triton/linear.py too")
+@pytest.mark.skipif(tt.DEVICE == "cuda", reason="there linear layers need models/cuda/triton/linear.py too")
 def test_sampled_logprobs_match_training_bitwise(window, layers, B, everywhere):
     small = {"num_hidden_layers": layers, "num_attention_heads": 3, "num_key_value_heads": 1}
     model = random_model("qwen3", dtype=torch.bfloat16, **small, **window)
@@ -230,8 +207,8 @@ def test_sampled_logprobs_match_training_bitwise(window, layers, B, everywhere):
 
 
 @pytest.mark.full
-@runs
-@pytest.mark.skipif(DEVICE == "cuda", reason="compares with the CPU's path")
+@tt.runs
+@pytest.mark.skipif(tt.DEVICE == "cuda", reason="compares with the CPU's path")
 def test_a_models_gradients_match_the_cpu_path(request):
     model = random_model("qwen3").requires_grad_()
     tail = torch.tensor([*range(90, 99), -1])
@@ -252,26 +229,20 @@ SMALL_HEADS, LARGE_HEADS = (14, 2, 64), (28, 4, 128)  # Qwen2.5 0.5B and 7B
 def launches_of(H, K, E, dtype, monkeypatch, T=300):
     """Return every launch of a training batch's attention, on meta tensors."""
     with monkeypatch.context() as patch:
-        launches = record(patch, attention_triton, KERNELS)
+        launches = tt.record(patch, attention_triton, KERNELS)
         shapes = (8, H, T, E), (5, 8 * K, E, 64), (5, 8 * K, 64, E)
         q, k, v = (torch.empty(s, dtype=dtype, device="meta", requires_grad=True) for s in shapes)
         attend(q, k, v, torch.empty(8, T, dtype=torch.long, device="meta")).sum().backward()
     return launches
 
 
-@compiles
+@tt.compiles
 @pytest.mark.parametrize(
     ("arch", "dtype", "heads"),
-    [
-        (90, torch.bfloat16, LARGE_HEADS),
-        pytest.param(80, torch.bfloat16, SMALL_HEADS, marks=pytest.mark.full),
-        pytest.param(100, torch.bfloat16, SMALL_HEADS, marks=pytest.mark.full),
-        pytest.param(90, torch.float16, SMALL_HEADS, marks=pytest.mark.full),
-        pytest.param(80, torch.bfloat16, LARGE_HEADS, marks=pytest.mark.full),
-        pytest.param(90, torch.bfloat16, SMALL_HEADS, marks=pytest.mark.full),
-        pytest.param(100, torch.bfloat16, LARGE_HEADS, marks=pytest.mark.full),
-        pytest.param(90, torch.float16, LARGE_HEADS, marks=pytest.mark.full),
-    ],
+    quickly(
+        [(90, torch.bfloat16, LARGE_HEADS)],
+        ((*chip, heads) for chip in tt.HALVES_ON_CHIPS for heads in (SMALL_HEADS, LARGE_HEADS)),
+    ),
     ids=str,
 )
 def test_every_launch_compiles_and_fits_the_chip(arch, dtype, heads, monkeypatch, tmp_path):
@@ -279,50 +250,50 @@ def test_every_launch_compiles_and_fits_the_chip(arch, dtype, heads, monkeypatch
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     binaries = []
     for launch in launches_of(*heads, dtype, monkeypatch):
-        binaries.append(binary := compiled(*launch, arch)[1]())
-        check_binary(binary, arch)
+        binaries.append(binary := tt.compiled(*launch, arch)[1]())
+        tt.check_binary(binary, arch)
         name = binary.metadata.name
-        assert binary.metadata.shared <= SHARED[arch] * (0.5 if name == "_forward" and arch > 80 else 1), name
+        assert binary.metadata.shared <= tt.SHARED[arch] * (0.5 if name == "_forward" and arch > 80 else 1), name
     for binary in binaries:
-        assert spilled(binary) == 0, binary.metadata.name
+        assert tt.spilled(binary) == 0, binary.metadata.name
 
 
-@compiles
-@pytest.mark.parametrize("arch", CHIPS)
+@tt.compiles
+@pytest.mark.parametrize("arch", tt.CHIPS)
 def test_the_forward_in_float32_fits_every_chip(arch, monkeypatch, tmp_path):
     """Without spilled registers; a chip of the 4090's kind has 99 KiB of shared memory."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     forward, *_ = launches_of(*LARGE_HEADS, torch.float32, monkeypatch)
-    binary = compiled(*forward, arch)[1]()
-    assert binary.metadata.shared <= SHARED[arch] and spilled(binary) == 0
+    binary = tt.compiled(*forward, arch)[1]()
+    assert binary.metadata.shared <= tt.SHARED[arch] and tt.spilled(binary) == 0
 
 
-@compiles
+@tt.compiles
 @pytest.mark.full
 def test_the_backward_fits_a_chip_with_little_shared_memory(monkeypatch, tmp_path):
     """In the quick tests test_triton_compiled.py compiles these launches for sm_89, which has as little."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(attention_triton, "shared_memory", lambda device: SHARED[120])
+    monkeypatch.setattr(attention_triton, "shared_memory", lambda device: tt.SHARED[120])
     for launch in launches_of(28, 4, 128, torch.bfloat16, monkeypatch):
-        assert compiled(*launch, 120)[1]().metadata.shared <= SHARED[120], launch[0].__name__
+        assert tt.compiled(*launch, 120)[1]().metadata.shared <= tt.SHARED[120], launch[0].__name__
 
 
-@compiles
+@tt.compiles
 def test_sampling_and_training_launch_the_same_binary(monkeypatch):
     """The numbers of sequences, queries and blocks are not compiled into the kernel."""
     keys = set()
     for T, B, U in ((1, 1, 1), (1, 16, 2), (300, 8, 16), (16, 3, 5)):
         with monkeypatch.context() as patch:
-            launches = record(patch, attention_triton, KERNELS)
+            launches = tt.record(patch, attention_triton, KERNELS)
             shapes = (B, 14, T, 64), (U, B * 2, 64, 64), (U, B * 2, 64, 64)
             q, k, v = (torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes)
             for window in (None, 1, 16):
                 attend(q, k, v, torch.empty(B, T, dtype=torch.long, device="meta"), window)
-        keys |= {compiled(*launch, 90)[0] for launch in launches}
+        keys |= {tt.compiled(*launch, 90)[0] for launch in launches}
     assert len(keys) == 1
 
 
-@runs_no_kernel
+@tt.runs_no_kernel
 def test_cuda_uses_the_kernels_for_16_bits_and_exact_float32(monkeypatch):
     """The meta device, given CUDA's hook, shows which calls reach the kernel."""
     calls = []

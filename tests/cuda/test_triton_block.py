@@ -2,23 +2,12 @@
 
 import gc
 
+import on_triton as tt
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import random_model, randomize
 from live_storage import LiveStorage
-from on_triton import (
-    CHIPS,
-    DEVICE,
-    SHARED,
-    assert_within_the_error_of,
-    check_binary,
-    compiled,
-    compiles,
-    record,
-    runs,
-    spilled,
-)
 from test_varlen import varlen_loop
 
 import lora
@@ -31,7 +20,7 @@ HALVES = [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.full)]
 
 
 def draw(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(tt.DEVICE, dtype)
 
 
 def compare(plain, fused, inputs: dict, frozen: dict):
@@ -42,17 +31,17 @@ def compare(plain, fused, inputs: dict, frozen: dict):
         rest = [x if dtype is None or not isinstance(x, torch.Tensor) else x.to(dtype) for x in frozen.values()]
         outputs = function(*tensors.values(), *rest)
         outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
-        upstream = [torch.linspace(-1, 1, y.numel(), device=DEVICE).view(y.shape).to(y) for y in outputs]
+        upstream = [torch.linspace(-1, 1, y.numel(), device=tt.DEVICE).view(y.shape).to(y) for y in outputs]
         grads = torch.autograd.grad(outputs, list(tensors.values()), upstream)
         found.append(dict(enumerate(y.detach() for y in outputs)) | dict(zip(tensors, grads, strict=True)))
     truth, reference, got = found
     assert all(got[name].dtype == reference[name].dtype for name in got)
-    assert_within_the_error_of(reference, got, truth)
+    tt.assert_within_the_error_of(reference, got, truth)
     return reference, got
 
 
 def plain_norm(x_ND, weight_D, eps=1e-6):
-    norm = RMSNorm(len(weight_D), eps).to(DEVICE, weight_D.dtype)
+    norm = RMSNorm(len(weight_D), eps).to(tt.DEVICE, weight_D.dtype)
     norm.weight = torch.nn.Parameter(weight_D, requires_grad=False)
     return norm(x_ND)
 
@@ -61,7 +50,7 @@ def plain_add_norm(x_ND, added_ND, weight_D):
     return x_ND + added_ND, plain_norm(x_ND + added_ND, weight_D)
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize(("N", "D"), [(1, 896), (5, 33)])
 def test_norm_with_a_residual(N, D, dtype):
@@ -76,7 +65,7 @@ def test_norm_with_a_residual(N, D, dtype):
     compare(lambda x, weight: (x, plain_norm(x, weight)), alone, {"x": inputs["x"]}, frozen)
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize(("N", "I"), [(1, 4864), (3, 1025)])
 def test_swiglu(N, I, dtype):  # noqa: E741
@@ -90,7 +79,7 @@ def test_swiglu(N, I, dtype):  # noqa: E741
     assert torch.equal(block_triton.swiglu(inputs["gate_up"]), got[0])
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(("H", "K", "E"), [(14, 2, 64), (3, 1, 10)])
@@ -116,14 +105,14 @@ def test_rotary_of_queries_and_keys(H, K, E, normed, dtype):
 
 @pytest.fixture
 def packing(monkeypatch):
-    if DEVICE == "cpu":
+    if tt.DEVICE == "cpu":
         monkeypatch.setattr(cuda_block, "load_varlen", lambda: varlen_loop)
         monkeypatch.setattr(cuda_block, "has_varlen", lambda *_: True)
         monkeypatch.setattr(hooks("cpu"), "pack", cuda_block.pack)
         monkeypatch.setattr(hooks("cpu"), "train_block", cuda_block.train_block)
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize(
     ("family", "layers", "sequences"),
     [("qwen2", 1, None), ("qwen3", 2, [[0, 1, 2, 3, 4, 5, 6, 7, 8, -1], [0, 1, 2, 3, 9, 10, 11, 12, 13, 14]])],
@@ -135,17 +124,17 @@ def test_a_model_of_fused_blocks_learns_the_same(family, layers, sequences, pack
     whole = cuda_block.fused_block
     monkeypatch.setattr(cuda_block, "fused_block", lambda *x: blocks.append(0) or whole(*x))
     for dtype, slot in ((torch.float64, nothing_faster), (torch.bfloat16, nothing_faster), (torch.bfloat16, None)):
-        monkeypatch.setattr(hooks(DEVICE), "train_block", slot or cuda_block.train_block)
+        monkeypatch.setattr(hooks(tt.DEVICE), "train_block", slot or cuda_block.train_block)
         model = random_model(family, num_hidden_layers=layers).requires_grad_(False)
         lora.inject(model, r=4)
         randomize(model)
         base = {name: p.bfloat16().to(dtype) for name, p in model.named_parameters() if ".adapters." not in name}
         for path, p in base.items():
             model.get_parameter(path).data = p
-        model.to(DEVICE)
-        hidden_ND = model(ids_BT.to(DEVICE), **{key: x.to(DEVICE) for key, x in how.items()}).flatten(0, 1)
+        model.to(tt.DEVICE)
+        hidden_ND = model(ids_BT.to(tt.DEVICE), **{key: x.to(tt.DEVICE) for key, x in how.items()}).flatten(0, 1)
         (
-            hidden_ND.double() * torch.linspace(-1, 1, hidden_ND.numel(), device=DEVICE).view_as(hidden_ND)
+            hidden_ND.double() * torch.linspace(-1, 1, hidden_ND.numel(), device=tt.DEVICE).view_as(hidden_ND)
         ).sum().backward()
         factors = {name: p.grad.double() for name, p in model.named_parameters() if p.requires_grad}
         found.append({"hidden": hidden_ND.detach().double()} | factors)
@@ -162,7 +151,7 @@ SHARED_PROMPT = {
 }
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize(
     ("family", "how"),
     [
@@ -180,11 +169,11 @@ def test_checkpointing_fused_blocks_changes_no_bit_of_a_gradient(family, how, pa
         model = random_model(family).requires_grad_(False)
         lora.inject(model, r=4)
         for name, p in randomize(model).named_parameters():
-            p.data = p.to(DEVICE, p.dtype if ".adapters." in name else torch.bfloat16)
+            p.data = p.to(tt.DEVICE, p.dtype if ".adapters." in name else torch.bfloat16)
         if checkpointed:
             checkpoint_blocks(model)
-        rows = {name: torch.tensor(x, device=DEVICE) for name, x in how.items()}
-        model(torch.arange(15, device=DEVICE)[None] * 5, **rows).double().sin().sum().backward()
+        rows = {name: torch.tensor(x, device=tt.DEVICE) for name, x in how.items()}
+        model(torch.arange(15, device=tt.DEVICE)[None] * 5, **rows).double().sin().sum().backward()
         found.append({name: p.grad for name, p in model.named_parameters() if p.requires_grad})
     plain, again = found
     fused = 1 if how else 2
@@ -192,41 +181,41 @@ def test_checkpointing_fused_blocks_changes_no_bit_of_a_gradient(family, how, pa
     assert len(plain) == 28 and not [name for name in plain if not torch.equal(plain[name], again[name])]
 
 
-@runs
+@tt.runs
 def test_blocks_whose_norms_train_are_left_to_the_plain_code(packing, monkeypatch):
-    model = random_model(dtype=torch.bfloat16).requires_grad_(False).to(DEVICE)
+    model = random_model(dtype=torch.bfloat16).requires_grad_(False).to(tt.DEVICE)
     calls = []
     monkeypatch.setattr(cuda_block, "fused_block", lambda block, x_ND, *_: calls.append(0) or x_ND)
-    ids_BT = torch.arange(20).view(2, 10).to(DEVICE)
+    ids_BT = torch.arange(20).view(2, 10).to(tt.DEVICE)
     model(ids_BT)
     assert len(calls) == 2
     model.model.layers[0].input_layernorm.weight.requires_grad_()
-    model(ids_BT, wanted=torch.tensor([3], device=DEVICE))
+    model(ids_BT, wanted=torch.tensor([3], device=tt.DEVICE))
     assert len(calls) == 2, "a norm that trains, and a last block with few queries"
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("kind", ["dropout", "some layers", "no adapter"])
 def test_layers_that_do_not_fuse_are_computed_apart(kind, packing, monkeypatch):
     """The fused block's gradients are the plain block's, up to rounding."""
     found = []
     for slot in (nothing_faster, cuda_block.train_block):
-        monkeypatch.setattr(hooks(DEVICE), "train_block", slot)
+        monkeypatch.setattr(hooks(tt.DEVICE), "train_block", slot)
         model = random_model(num_hidden_layers=1).requires_grad_(False)
         if kind != "no adapter":
             lora.inject(model, r=4, dropout=0.5 * (kind == "dropout"), targets=["q_proj", "down_proj"])
             randomize(model)
-        model.bfloat16().to(DEVICE).train()
+        model.bfloat16().to(tt.DEVICE).train()
         model.model.embed_tokens.weight.requires_grad_()
         torch.manual_seed(0)
-        model(torch.arange(10, device=DEVICE)[None]).double().sin().sum().backward()
+        model(torch.arange(10, device=tt.DEVICE)[None]).double().sin().sum().backward()
         found.append([p.grad for p in model.parameters() if p.requires_grad])
     for plain, fused in zip(*found, strict=True):
         assert (plain - fused).norm() < 0.03 * plain.norm()
 
 
 @pytest.mark.full
-@runs
+@tt.runs
 def test_bytes_that_a_token_keeps_of_a_layer(packing, monkeypatch):
     """Attention is left out, which keeps its output and log-sum-exp besides: 2Dq + 4H more."""
     monkeypatch.setattr(cuda_block.PackedRows, "attend", lambda self, q_NHE, *_: q_NHE)
@@ -234,8 +223,8 @@ def test_bytes_that_a_token_keeps_of_a_layer(packing, monkeypatch):
     def held(layers: int, N: int) -> int:
         model = random_model(num_hidden_layers=layers, dtype=torch.bfloat16).requires_grad_(False)
         lora.inject(model, r=16)
-        ids_BT = torch.zeros(1, N, dtype=torch.long, device=DEVICE)
-        model.to(DEVICE)(ids_BT)
+        ids_BT = torch.zeros(1, N, dtype=torch.long, device=tt.DEVICE)
+        model.to(tt.DEVICE)(ids_BT)
         with LiveStorage() as live:
             hidden_BTD = model(ids_BT)
             assert hidden_BTD.requires_grad
@@ -253,7 +242,7 @@ def launched(D, I, H, K, E, normed, monkeypatch):  # noqa: E741
     empty = lambda *shape: torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True)  # noqa: E731
     weights = [empty(E).detach(), empty(E).detach()] if normed else [None, None]
     with monkeypatch.context() as patch:
-        launches = record(patch, block_triton, names)
+        launches = tt.record(patch, block_triton, names)
         cos_sin = empty(64, E).detach(), empty(64, E).detach()
         outputs = [
             *block_triton.AddNorm.apply(empty(64, D), empty(64, D), empty(D).detach(), 1e-6),
@@ -265,14 +254,14 @@ def launched(D, I, H, K, E, normed, monkeypatch):  # noqa: E741
     return launches
 
 
-@compiles
-@pytest.mark.parametrize("arch", CHIPS)
+@tt.compiles
+@pytest.mark.parametrize("arch", tt.CHIPS)
 def test_it_compiles_and_fits_the_chip(arch, monkeypatch, tmp_path):
     """The shapes of Qwen2.5-0.5B for one architecture, of Qwen3-32B for the others."""
     shape = (896, 4864, 14, 2, 64, False) if arch == 89 else (5120, 25600, 64, 8, 128, True)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for launch in launched(*shape, monkeypatch):
-        binary = compiled(*launch, arch)[1]()
-        check_binary(binary, arch, tensor_cores=False)
-        assert binary.metadata.shared <= 99 * 1024 <= min(SHARED.values())
-        assert spilled(binary) == 0, binary.metadata.name
+        binary = tt.compiled(*launch, arch)[1]()
+        tt.check_binary(binary, arch, tensor_cores=False)
+        assert binary.metadata.shared <= 99 * 1024 <= min(tt.SHARED.values())
+        assert tt.spilled(binary) == 0, binary.metadata.name

@@ -1,23 +1,10 @@
 """The linear product's Triton kernel: errors at most torch's in the same dtype; a row's bits depend on it alone."""
 
+import on_triton as tt
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import random_model, randomize
-from on_triton import (
-    DEVICE,
-    FLOATS,
-    INTERPRETED,
-    SHARED,
-    assert_within_the_error_of,
-    check_binary,
-    compiled,
-    compiles,
-    record,
-    runs,
-    runs_no_kernel,
-    spilled,
-)
+from conftest import quickly, random_model, randomize
 
 import lora
 from models import decoder
@@ -35,14 +22,15 @@ from models.stacked import groups
 from rl import batch
 from rl.records import Episode, Turn
 
-QUICK = [*FLOATS[:2], pytest.param(torch.float16, marks=pytest.mark.full)]
+SOME = ["q_proj", "v_proj", "down_proj"]
+QUICK = [*tt.FLOATS[:2], pytest.param(torch.float16, marks=pytest.mark.full)]
 
 
 def problem(N, D, outputs, dtype):
     """Return x_ND, the weight [outputs, D] and the bias [outputs]."""
     g = torch.Generator().manual_seed(N)
     shapes = (N, D), (outputs, D), (outputs,)
-    return [torch.randn(shape, generator=g).to(DEVICE, dtype) for shape in shapes]
+    return [torch.randn(shape, generator=g).to(tt.DEVICE, dtype) for shape in shapes]
 
 
 def results(function, x, weight, bias, trainable):
@@ -52,14 +40,14 @@ def results(function, x, weight, bias, trainable):
     }
     y = function(*tensors.values())
     wanted = [name for name, t in tensors.items() if t.requires_grad]
-    upstream = torch.linspace(-1, 1, y.numel(), device=DEVICE).view(y.shape).to(y)
+    upstream = torch.linspace(-1, 1, y.numel(), device=tt.DEVICE).view(y.shape).to(y)
     grads = torch.autograd.grad(y, [tensors[name] for name in wanted], upstream)
     return {"y": y.detach()} | dict(zip(wanted, grads, strict=True))
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("trainable", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", tt.FLOATS, ids=str)
 def test_errors_are_at_most_those_of_torch(dtype, trainable):
     for N, D, outputs, biased in ((1, 24, 97, True), (67, 200, 130, False), (16, 65, 16, True)):
         x, weight, bias = problem(N, D, outputs, dtype)
@@ -68,11 +56,11 @@ def test_errors_are_at_most_those_of_torch(dtype, trainable):
         truth = results(F.linear, *wide, trainable)
         reference, got = (results(f, x, weight, bias, trainable) for f in (F.linear, product))
         assert got.keys() == truth.keys() and all(t.dtype == dtype for t in got.values())
-        assert_within_the_error_of(reference, got, truth)
+        tt.assert_within_the_error_of(reference, got, truth)
 
 
-@runs
-@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+@tt.runs
+@pytest.mark.parametrize("dtype", tt.FLOATS[1:], ids=str)
 def test_in_float32_the_same_sums_are_not_rounded(dtype):
     x, weight, bias = problem(20, 100, 70, dtype)
     wide, rounded = (results(lambda *xs, d=d: product(*xs, d), x, weight, bias, True) for d in (torch.float32, None))
@@ -82,7 +70,7 @@ def test_in_float32_the_same_sums_are_not_rounded(dtype):
     assert all(torch.equal(wide[name].to(dtype), rounded[name]) for name in ("x", "weight", "bias"))
 
 
-@runs
+@tt.runs
 def test_greedy_ids_match_float64_where_bfloat16_would_tie():
     """Pairs of tokens whose weights differ in the last bit of one coordinate."""
     hidden_BD, weight_VD, _ = problem(40, 64, 16, torch.bfloat16)
@@ -96,7 +84,7 @@ def test_greedy_ids_match_float64_where_bfloat16_would_tie():
     torch.testing.assert_close(logprobs_B.double(), logits_BV.log_softmax(-1).amax(-1), atol=1e-4, rtol=0)
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("dtype", QUICK, ids=str)
 def test_a_rows_bits_are_its_own(dtype):
     x_ND, weight, bias = problem(70, 100, 80, dtype)
@@ -105,25 +93,25 @@ def test_a_rows_bits_are_its_own(dtype):
     for rows in (order, order[:1], order[:2], order[:16], order[:64], order[:65]):
         assert torch.equal(product(x_ND[rows], weight, bias), whole[rows])
     assert product(x_ND[:0], weight, bias).shape == (0, 80)
-    apart = torch.zeros(70, 300, device=DEVICE, dtype=dtype)[:, ::3]  # neither operand need be contiguous
+    apart = torch.zeros(70, 300, device=tt.DEVICE, dtype=dtype)[:, ::3]  # neither operand need be contiguous
     assert torch.equal(product(apart.copy_(x_ND), weight.T.contiguous().T, bias), whole)
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("dtype", QUICK[1:], ids=str)
 def test_a_tiles_width_does_not_change_a_bit(dtype):
     """Also for rows that are parts of longer rows, as the engine's stacked products have them."""
     x_ND, weight, bias = problem(70, 200, 150, dtype)
     whole = product(x_ND, weight, bias)
     for columns in (linear_triton.HALF.vocab, *linear_triton.NARROW):
-        wide_x, wide_y = (torch.full((70, n), 7.0, device=DEVICE, dtype=dtype) for n in (216, 180))
+        wide_x, wide_y = (torch.full((70, n), 7.0, device=tt.DEVICE, dtype=dtype) for n in (216, 180))
         wide_x[:, :200] = x_ND
         linear_triton.multiply(wide_x[:, :200], weight, bias, wide_y[:, 20:170], columns)
         assert torch.equal(wide_y[:, 20:170], whole)
         assert (wide_y[:, :20] == 7).all() and (wide_y[:, 170:] == 7).all()
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="maps 5 GB of addresses, of which it touches 40 pages")
+@pytest.mark.skipif(not tt.INTERPRETED, reason="maps 5 GB of addresses, of which it touches 40 pages")
 def test_rows_beyond_32_bits_of_offset(tmp_path):
     """As those of 113,360 tokens before a layer of 18,944 inputs."""
     x_ND, weight, bias = problem(40, 32, 16, torch.bfloat16)
@@ -133,19 +121,17 @@ def test_rows_beyond_32_bits_of_offset(tmp_path):
     assert torch.equal(y_NO, product(x_ND, weight, bias))
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize(
     ("rank", "targets", "stacked"),
-    [
-        (3, "all-linear", True),
-        (16, ["q_proj", "v_proj", "down_proj"], True),
-        (40, "all-linear", False),
-        pytest.param(3, "all-linear", False, marks=pytest.mark.full),
-        pytest.param(16, ["q_proj", "v_proj", "down_proj"], False, marks=pytest.mark.full),
-        pytest.param(20, "all-linear", True, marks=pytest.mark.full),
-        pytest.param(20, "all-linear", False, marks=pytest.mark.full),
-        pytest.param(40, "all-linear", True, marks=pytest.mark.full),
-    ],
+    quickly(
+        [(3, "all-linear", True), (16, SOME, True), (40, "all-linear", False)],
+        (
+            (rank, SOME if rank == 16 else "all-linear", stacked)
+            for rank in (3, 16, 20, 40)
+            for stacked in (True, False)
+        ),
+    ),
 )
 def test_joined_layers_have_the_bits_of_training(rank, targets, stacked):
     model = random_model("qwen2", num_hidden_layers=1).requires_grad_(False)
@@ -154,7 +140,7 @@ def test_joined_layers_have_the_bits_of_training(rank, targets, stacked):
     for layer in (module for module in model.modules() if isinstance(module, Linear)):
         layer.matmul = product
     for name, p in model.named_parameters():
-        p.data = p.to(DEVICE, p.dtype if ".adapters." in name else torch.bfloat16)
+        p.data = p.to(tt.DEVICE, p.dtype if ".adapters." in name else torch.bfloat16)
     for layers in groups(model.model.layers[0]):
         x_ND, _, _ = problem(20, layers[0].parts().weight.shape[1], 1, torch.bfloat16)
         with torch.no_grad():
@@ -162,7 +148,7 @@ def test_joined_layers_have_the_bits_of_training(rank, targets, stacked):
         assert all(torch.equal(*pair) for pair in zip(*outputs, strict=True))
 
 
-@runs_no_kernel
+@tt.runs_no_kernel
 def test_tiles_fill_the_device():
     """At a few rows every processor has a program where there are enough outputs; at many rows tiles are wide."""
     columns = [linear_triton.tile_columns(N, 4864, torch.bfloat16, torch.device("meta")) for N in (16, 64, 300, 8192)]
@@ -173,11 +159,11 @@ def test_tiles_fill_the_device():
 @pytest.fixture
 def exact_everywhere(monkeypatch):
     """Return a function that makes a model compute by kernels alone, as `make_exact` does on CUDA."""
-    if DEVICE == "cuda":
+    if tt.DEVICE == "cuda":
         return make_exact
     monkeypatch.setattr(decoder, "attend", lambda *x: attention_triton.attend(*x[:5]))
     monkeypatch.setattr(batch, "token_logprobs", logprob_triton.token_logprobs)
-    monkeypatch.setattr(hooks(DEVICE), "sample", sample_triton.sample)
+    monkeypatch.setattr(hooks(tt.DEVICE), "sample", sample_triton.sample)
 
     def make(model):
         for layer in model.modules():
@@ -187,12 +173,12 @@ def exact_everywhere(monkeypatch):
     return make
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("temperature", [0.8, pytest.param(0, marks=pytest.mark.full)])
 def test_exact_model_samples_and_trains_with_equal_bits(temperature, exact_everywhere):
     """With adapters, several turns, a varying number of rows per step, and shared prefixes."""
     small = {"num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 1}
-    model = random_model("qwen3", dtype=torch.bfloat16, **small).to(DEVICE)
+    model = random_model("qwen3", dtype=torch.bfloat16, **small).to(tt.DEVICE)
     lora.inject(model, r=4, alpha=4)
     randomize(model).eval()
     exact_everywhere(model)
@@ -217,7 +203,7 @@ def test_exact_model_samples_and_trains_with_equal_bits(temperature, exact_every
     assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters() if p.requires_grad)
 
 
-@runs_no_kernel
+@tt.runs_no_kernel
 def test_make_exact_refuses_other_dtypes_and_old_devices(monkeypatch):
     """The meta device takes the place of a GPU; on a CPU make_exact does nothing."""
     on_cpu = random_model()
@@ -236,37 +222,33 @@ def test_make_exact_refuses_other_dtypes_and_old_devices(monkeypatch):
 
 def launched(N, D, outputs, dtype, monkeypatch):
     with monkeypatch.context() as patch:
-        launches = record(patch, linear_triton, ["_multiply"])
+        launches = tt.record(patch, linear_triton, ["_multiply"])
         product(*(torch.empty(s, dtype=dtype, device="meta") for s in ((N, D), (outputs, D), (outputs,))))
     return launches[0]
 
 
-@compiles
+@tt.compiles
 @pytest.mark.parametrize(
     ("arch", "dtype"),
-    [
-        (90, torch.bfloat16), (90, torch.float32),
-        pytest.param(80, torch.bfloat16, marks=pytest.mark.full),
-        pytest.param(100, torch.bfloat16, marks=pytest.mark.full),
-        pytest.param(90, torch.float16, marks=pytest.mark.full),
-        pytest.param(80, torch.float32, marks=pytest.mark.full),
-        pytest.param(100, torch.float32, marks=pytest.mark.full),
-    ],
+    quickly(
+        [(90, torch.bfloat16), (90, torch.float32)],
+        [*tt.HALVES_ON_CHIPS, (80, torch.float32), (100, torch.float32)],
+    ),
     ids=str,
-)  # fmt: skip
+)
 def test_it_compiles_and_fits_the_chip(arch, dtype, monkeypatch, tmp_path):
     """Two programs fit on a processor, with all sums in registers."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for N in (16, 300):  # narrow and wide tiles
-        binary = compiled(*launched(N, 3584, 4096 if N == 16 else 18944, dtype, monkeypatch), arch)[1]()
-        check_binary(binary, arch, tensor_cores=dtype != torch.float32)
-        assert 2 * binary.metadata.shared <= SHARED[arch]
-        assert spilled(binary) == 0
+        binary = tt.compiled(*launched(N, 3584, 4096 if N == 16 else 18944, dtype, monkeypatch), arch)[1]()
+        tt.check_binary(binary, arch, tensor_cores=dtype != torch.float32)
+        assert 2 * binary.metadata.shared <= tt.SHARED[arch]
+        assert tt.spilled(binary) == 0
 
 
-@compiles
+@tt.compiles
 def test_the_number_of_rows_is_not_compiled_in(monkeypatch):
     """Few rows and many have a binary each, which differ in the width of a tile."""
     for rows in ((1, 2, 16, 17), (2000, 8192)):
-        keys = {compiled(*launched(N, 896, 4864, torch.bfloat16, monkeypatch), 90)[0] for N in rows}
+        keys = {tt.compiled(*launched(N, 896, 4864, torch.bfloat16, monkeypatch), 90)[0] for N in rows}
         assert len(keys) == 1

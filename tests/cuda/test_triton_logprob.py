@@ -3,22 +3,10 @@
 import inspect
 import itertools
 
+import on_triton as tt
 import pytest
 import torch
-from on_triton import (
-    DEVICE,
-    FLOATS,
-    INTERPRETED,
-    SHARED,
-    assert_within_the_error_of,
-    check_binary,
-    compiled,
-    compiles,
-    record,
-    runs,
-    runs_no_kernel,
-    spilled,
-)  # fmt: skip
+from conftest import quickly
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import head, logprob
@@ -38,7 +26,7 @@ def problem(N: int, V: int, D: int, dtype, size: float = 1.0, order=None, seed: 
         weight_VD *= slope_V[:, None]
     targets_N = torch.randint(V, (N,), generator=g)
     targets_N[: min(N, 2)] = torch.tensor([V - 1, 0])[:N]
-    return hidden_ND.to(DEVICE, dtype), weight_VD.to(DEVICE, dtype), targets_N.to(DEVICE)
+    return hidden_ND.to(tt.DEVICE, dtype), weight_VD.to(tt.DEVICE, dtype), targets_N.to(tt.DEVICE)
 
 
 def results(function, hidden_ND, weight_VD, targets_N, trainable_head=False, entropy_grad=False, **options):
@@ -47,7 +35,7 @@ def results(function, hidden_ND, weight_VD, targets_N, trainable_head=False, ent
     weight_VD = weight_VD.detach().requires_grad_(trainable_head)
     logprobs_N, entropy_N = function(hidden_ND, weight_VD, targets_N, entropy_grad=entropy_grad, **options)
     assert logprobs_N.dtype == entropy_N.dtype and entropy_N.requires_grad == entropy_grad
-    upstream_N, entropy_upstream_N = torch.linspace(-1, 2, 2 * len(targets_N), device=DEVICE).view(2, -1)
+    upstream_N, entropy_upstream_N = torch.linspace(-1, 2, 2 * len(targets_N), device=tt.DEVICE).view(2, -1)
     loss = (logprobs_N * upstream_N).sum() + (entropy_N * entropy_upstream_N).sum() * entropy_grad
     wanted = {"hidden": hidden_ND} | ({"weight": weight_VD} if trainable_head else {})
     grads = torch.autograd.grad(loss, list(wanted.values()))
@@ -63,15 +51,15 @@ def compare(problem, most: float = 1.1, **options):
     hidden_ND, weight_VD, targets_N = problem
     truth = results(torch_logprobs, hidden_ND.double(), weight_VD.double(), targets_N, **options)
     reference = results(torch_logprobs, *problem, **options)
-    assert_within_the_error_of(reference, results(token_logprobs, *problem, **options), truth, most, most)
+    tt.assert_within_the_error_of(reference, results(token_logprobs, *problem, **options), truth, most, most)
 
 
 MODES = [{}, {"entropy_grad": True}, {"trainable_head": True, "entropy_grad": True}]
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: "+".join(mode) or "made in the forward")
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", tt.FLOATS, ids=str)
 def test_errors_are_at_most_those_of_the_reference(dtype, mode, monkeypatch):
     """One partial tile, a partial pair of tiles, several slabs; the interpreter is slow with float32's small tiles."""
     more = (67, 33, 259, 128, 1.3) if dtype == torch.float32 else (67, 33, 1000, 512, 0.7)
@@ -81,7 +69,7 @@ def test_errors_are_at_most_those_of_the_reference(dtype, mode, monkeypatch):
 
 
 @pytest.mark.full
-@runs
+@tt.runs
 def test_wide_models_and_long_vocabularies(monkeypatch):
     monkeypatch.setattr(logprob_triton, "SLAB", 2048)
     compare(problem(3, 4099, 72, torch.bfloat16), temperature=0.7)
@@ -89,20 +77,13 @@ def test_wide_models_and_long_vocabularies(monkeypatch):
     compare(problem(2, 40, 230, torch.float32))
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize(
     ("dtype", "order"),
-    [
-        (torch.float32, "rising"),
-        (torch.bfloat16, None),
-        (torch.float16, "falling"),
-        pytest.param(torch.float32, "falling", marks=pytest.mark.full),
-        pytest.param(torch.float32, None, marks=pytest.mark.full),
-        pytest.param(torch.bfloat16, "rising", marks=pytest.mark.full),
-        pytest.param(torch.bfloat16, "falling", marks=pytest.mark.full),
-        pytest.param(torch.float16, "rising", marks=pytest.mark.full),
-        pytest.param(torch.float16, None, marks=pytest.mark.full),
-    ],
+    quickly(
+        [(torch.float32, "rising"), (torch.bfloat16, None), (torch.float16, "falling")],
+        itertools.product(tt.FLOATS, ("rising", None, "falling")),
+    ),
     ids=str,
 )
 def test_large_logits_whose_peaks_move_over_the_slabs(dtype, order, monkeypatch):
@@ -116,7 +97,7 @@ def test_large_logits_whose_peaks_move_over_the_slabs(dtype, order, monkeypatch)
     compare((hidden_ND, weight_VD, targets_N), entropy_grad=True)
 
 
-@runs
+@tt.runs
 def test_huge_logits_do_not_overflow(monkeypatch):
     monkeypatch.setattr(logprob_triton, "SLAB", 64)
     hidden_ND, weight_VD, _ = problem(20, 130, 16, torch.float32)
@@ -125,10 +106,10 @@ def test_huge_logits_do_not_overflow(monkeypatch):
         got = results(token_logprobs, hidden_ND * 1e30, weight_VD, best_first_NV[:, rank])
         assert ((got["logprobs"] == 0) == (rank == 0)).all() and (got["entropy"] == 0).all()
         difference_ND = weight_VD[best_first_NV[:, rank]] - weight_VD[best_first_NV[:, 0]]
-        torch.testing.assert_close(got["hidden"], difference_ND * torch.linspace(-1, 2, 40)[:20, None].to(DEVICE))
+        torch.testing.assert_close(got["hidden"], difference_ND * torch.linspace(-1, 2, 40)[:20, None].to(tt.DEVICE))
 
 
-@runs
+@tt.runs
 def test_small_gradient_of_a_confident_token_keeps_its_digits(monkeypatch):
     """For p of 0.999 and more the gradient is a small difference, lost if p W[y] is rounded to bfloat16."""
     monkeypatch.setattr(logprob_triton, "SLAB", 256)
@@ -140,11 +121,11 @@ def test_small_gradient_of_a_confident_token_keeps_its_digits(monkeypatch):
     assert (error_ND.norm(dim=-1) < 0.01 * truth["hidden"].norm(dim=-1)).all()
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("mode", [{}, {"entropy_grad": True}], ids=["made in the forward", "recomputed"])
 @pytest.mark.parametrize(
     ("N", "dtype"),
-    [(70, torch.bfloat16), *(pytest.param(135, dtype, marks=pytest.mark.full) for dtype in FLOATS[:2])],
+    [(70, torch.bfloat16), *(pytest.param(135, dtype, marks=pytest.mark.full) for dtype in tt.FLOATS[:2])],
     ids=str,
 )
 def test_a_rows_bits_do_not_depend_on_the_other_rows(dtype, mode, N, monkeypatch):
@@ -166,7 +147,7 @@ def test_a_rows_bits_do_not_depend_on_the_other_rows(dtype, mode, N, monkeypatch
     assert torch.equal(rows_of(torch.arange(N)), whole)
 
 
-@runs
+@tt.runs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_target_outside_the_vocabulary_is_nan_in_its_own_row(dtype, monkeypatch):
     monkeypatch.setattr(logprob_triton, "SLAB", 128)
@@ -180,7 +161,7 @@ def test_target_outside_the_vocabulary_is_nan_in_its_own_row(dtype, monkeypatch)
     assert all(torch.equal(bad[name][others], good[name][others]) for name in good)
 
 
-@runs
+@tt.runs
 def test_no_rows():
     hidden_ND, weight_VD, targets_N = problem(4, 97, 24, torch.float32)
     logprobs_N, entropy_N = token_logprobs(hidden_ND[:0].requires_grad_(), weight_VD, targets_N[:0])
@@ -206,14 +187,14 @@ class Allocated(TorchDispatchMode):
         return [storage.nbytes() for storage in self.storages.values()]
 
 
-@runs_no_kernel
+@tt.runs_no_kernel
 @pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: "+".join(mode) or "made in the forward")
 def test_temporary_memory_is_within_scratch_bytes(mode, monkeypatch):
     """Counted without running the kernels, which allocate nothing; three chunks of rows, six slabs."""
-    record(monkeypatch, logprob_triton, KERNELS)
+    tt.record(monkeypatch, logprob_triton, KERNELS)
     N, D, V, dtype = 300, 40, 3000, torch.bfloat16
     monkeypatch.setattr(logprob_triton, "SLAB", 512)
-    allowed = scratch_bytes(128, D, V, dtype, tiles(D, dtype, SHARED[90]))
+    allowed = scratch_bytes(128, D, V, dtype, tiles(D, dtype, tt.SHARED[90]))
     monkeypatch.setattr(logprob_triton, "SCRATCH_BYTES", allowed)
     hidden_ND, weight_VD, targets_N = (x.cpu() for x in problem(N, V, D, dtype))
     with Allocated(hidden_ND, weight_VD, targets_N) as chunks:
@@ -224,24 +205,24 @@ def test_temporary_memory_is_within_scratch_bytes(mode, monkeypatch):
     assert max(chunks.sizes()) < dtype.itemsize * min(V * D, N * V, allowed)
 
 
-@runs_no_kernel
+@tt.runs_no_kernel
 def test_scratch_is_bounded_at_any_number_of_rows():
     for D, V in ((896, 151936), (3584, 152064), (8192, 262144), (4096, 32001)):
-        for dtype in FLOATS:
+        for dtype in tt.FLOATS:
             weight_VD, hidden_ND = (torch.empty(n, D, dtype=dtype, device="meta") for n in (V, 10**6))
             first, second = list(logprob_triton._chunks(hidden_ND, weight_VD))[:2]
             rows = first.stop - first.start
             assert rows == second.stop - second.start and rows >= 2048
-            used = scratch_bytes(rows, D, V, dtype, tiles(D, dtype, SHARED[90]))
+            used = scratch_bytes(rows, D, V, dtype, tiles(D, dtype, tt.SHARED[90]))
             assert 0.95 * 512 * MIB < used <= 512 * MIB
 
 
 def test_unsupported_inputs_are_refused(monkeypatch):
     hidden_ND, weight_VD, targets_N = torch.zeros(3, 8), torch.zeros(5, 8), torch.zeros(3, dtype=torch.long)
-    if not INTERPRETED:
+    if not tt.INTERPRETED:
         with pytest.raises(ValueError, match=r"run on CUDA devices, not cpu: use models\.logprob"):
             token_logprobs(hidden_ND, weight_VD, targets_N)
-    hidden_ND, weight_VD, targets_N = (x.to(DEVICE) for x in (hidden_ND, weight_VD, targets_N))
+    hidden_ND, weight_VD, targets_N = (x.to(tt.DEVICE) for x in (hidden_ND, weight_VD, targets_N))
     monkeypatch.setattr(logprob_triton, "_score", None)  # without the check of the device, as under the interpreter
     for temperature in (0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="temperature must be positive"):
@@ -261,8 +242,8 @@ def test_unsupported_inputs_are_refused(monkeypatch):
 def launches_of(dtype, arch, monkeypatch, N=2000):
     """Return every launch of the losses of a 7B and a 0.5B model, on meta tensors."""
     with monkeypatch.context() as patch:
-        launches = record(patch, logprob_triton, KERNELS)
-        patch.setattr(logprob_triton, "_tiles_on", lambda hidden_ND: tiles(hidden_ND.shape[1], dtype, SHARED[arch]))
+        launches = tt.record(patch, logprob_triton, KERNELS)
+        patch.setattr(logprob_triton, "_tiles_on", lambda hidden_ND: tiles(hidden_ND.shape[1], dtype, tt.SHARED[arch]))
         for D, V in ((3584, 152064), (896, 151936)):
             hidden_ND = torch.empty(N, D, dtype=dtype, device="meta", requires_grad=True)
             weight_VD = torch.empty(V, D, dtype=dtype, device="meta")
@@ -272,58 +253,48 @@ def launches_of(dtype, arch, monkeypatch, N=2000):
     return launches
 
 
-@compiles
-@pytest.mark.parametrize(
-    ("arch", "dtype"),
-    [
-        (90, torch.float32),
-        pytest.param(80, torch.bfloat16, marks=pytest.mark.full),
-        pytest.param(100, torch.bfloat16, marks=pytest.mark.full),
-        pytest.param(90, torch.float16, marks=pytest.mark.full),
-        pytest.param(90, torch.bfloat16, marks=pytest.mark.full),
-    ],
-    ids=str,
-)  # fmt: skip
+@tt.compiles
+@pytest.mark.parametrize(("arch", "dtype"), quickly([(90, torch.float32)], tt.HALVES_ON_CHIPS), ids=str)
 def test_every_launch_compiles_and_fits_the_chip(arch, dtype, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     launches, binaries = launches_of(dtype, arch, monkeypatch), []
     assert {kernel.__name__ for kernel, _, _ in launches} == set(KERNELS)
-    for compile_ in dict(compiled(*launch, arch) for launch in launches).values():
+    for compile_ in dict(tt.compiled(*launch, arch) for launch in launches).values():
         binaries.append(binary := compile_())
         name = binary.metadata.name
-        check_binary(binary, arch, tensor_cores=dtype != torch.float32 and name != "_fold")
-        assert binary.metadata.shared <= SHARED[arch], name
+        tt.check_binary(binary, arch, tensor_cores=dtype != torch.float32 and name != "_fold")
+        assert binary.metadata.shared <= tt.SHARED[arch], name
     for binary in binaries:
-        assert spilled(binary) <= (32 if dtype == torch.float32 else 8), binary.metadata.name
+        assert tt.spilled(binary) <= (32 if dtype == torch.float32 else 8), binary.metadata.name
 
 
-@compiles
+@tt.compiles
 @pytest.mark.full
 def test_a_chip_with_little_shared_memory_gets_tiles_that_fit(monkeypatch, tmp_path):
     """sm_120 is newer than sm_90 and has less. In the quick tests test_triton_compiled.py compiles them for sm_89."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     launches = [launch for launch in launches_of(torch.bfloat16, 120, monkeypatch) if launch[0].__name__ != "_fold"]
-    for compile_ in dict(compiled(*launch, 120) for launch in launches).values():
-        assert (binary := compile_()).metadata.shared <= SHARED[120], binary.metadata.name
+    for compile_ in dict(tt.compiled(*launch, 120) for launch in launches).values():
+        assert (binary := compile_()).metadata.shared <= tt.SHARED[120], binary.metadata.name
 
 
-@compiles
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@tt.compiles
+@pytest.mark.parametrize("dtype", tt.FLOATS, ids=str)
 def test_sampling_and_training_launch_the_same_binary(dtype, monkeypatch):
     """For any number of rows, and with the gradient in the forward, in the backward, or without one."""
     with monkeypatch.context() as patch:
-        launches = record(patch, logprob_triton, KERNELS)
+        launches = tt.record(patch, logprob_triton, KERNELS)
         weight_VD = torch.empty(151936, 896, dtype=dtype, device="meta")
         for N, grad, options in itertools.product((1, 16, 2000), (False, True), ({}, {"entropy_grad": True})):
             hidden_ND = torch.empty(N, 896, dtype=dtype, device="meta", requires_grad=grad)
             token_logprobs(hidden_ND, weight_VD, torch.empty(N, dtype=torch.long, device="meta"), 0.7, **options)
     keys = {}
     for launch in launches:
-        keys.setdefault(launch[0].__name__, set()).add(compiled(*launch, 90)[0])
+        keys.setdefault(launch[0].__name__, set()).add(tt.compiled(*launch, 90)[0])
     assert {name: len(found) for name, found in keys.items()} == {"_score": 1, "_fold": 1, "_gather": 1}
 
 
-@runs_no_kernel
+@tt.runs_no_kernel
 def test_signature_matches_the_reference():
     ours, reference = (
         [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]

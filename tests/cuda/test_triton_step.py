@@ -1,19 +1,9 @@
 """The decode step's Triton kernels against the plain decoder's operations, rounded at the same places."""
 
+import on_triton as tt
 import pytest
 import torch
 import torch.nn.functional as F
-from on_triton import (
-    CHIPS,
-    DEVICE,
-    FLOATS,
-    SHARED,
-    compiled,
-    compiles,
-    record,
-    runs,
-    spilled,
-)
 
 from models.cuda.triton import step as step_triton
 from models.cuda.triton.step import add_norm, rotary_write, swiglu
@@ -23,7 +13,7 @@ KERNELS = "_add_norm", "_rotary_write", "_swiglu"
 
 
 def draw(*shape, dtype=torch.bfloat16, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(DEVICE, dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(tt.DEVICE, dtype)
 
 
 def assert_close(got, expected):
@@ -39,8 +29,8 @@ def rms_norm(x, weight, eps):
     return F.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype) * weight
 
 
-@runs
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@tt.runs
+@pytest.mark.parametrize("dtype", tt.FLOATS, ids=str)
 @pytest.mark.parametrize(("N", "D"), [(1, 24), (5, 896), (18, 130)])
 def test_add_norm(N, D, dtype):
     """`more` is a part of longer rows, as a product leaves it beside low-rank inputs."""
@@ -57,11 +47,11 @@ def test_add_norm(N, D, dtype):
 def tables(length, E, dtype):
     angles = torch.arange(length)[:, None] * 0.7 ** torch.arange(E // 2)
     cos, sin = angles.cos(), angles.sin()
-    return [torch.cat(pair, -1).to(DEVICE, dtype) for pair in ((cos, cos), (-sin, sin))]
+    return [torch.cat(pair, -1).to(tt.DEVICE, dtype) for pair in ((cos, cos), (-sin, sin))]
 
 
-@runs
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@tt.runs
+@pytest.mark.parametrize("dtype", tt.FLOATS, ids=str)
 @pytest.mark.parametrize(
     ("N", "H", "K", "E", "rank", "norms"),
     [(1, 2, 1, 16, 16, False), (21, 4, 2, 24, 128, True), (16, 3, 3, 64, 0, True)],
@@ -71,7 +61,7 @@ def test_rotary_write(N, H, K, E, rank, norms, dtype):
     L, U, rows = 64, 3, 5
     qkv, up = draw(N, (H + 2 * K) * E + 3 * rank, dtype=dtype), draw((H + 2 * K) * E, rank, dtype=dtype) / 4
     weights, (cos, sin) = draw(H + K, E, dtype=dtype) if norms else None, tables(U * L, E, dtype)
-    positions_N, places_N = torch.arange(N, device=DEVICE) * 37 % (U * L), torch.arange(N, device=DEVICE) % rows
+    positions_N, places_N = torch.arange(N, device=tt.DEVICE) * 37 % (U * L), torch.arange(N, device=tt.DEVICE) % rows
     positions_N[3::7], places_N[5::9] = -1, -1
     keys, values = draw(U, rows * K, E, L, dtype=dtype), draw(U, rows * K, L, E, dtype=dtype)
     expected_keys, expected_values = keys.clone(), values.clone()
@@ -96,8 +86,8 @@ def test_rotary_write(N, H, K, E, rank, norms, dtype):
     assert_close(values, expected_values)
 
 
-@runs
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@tt.runs
+@pytest.mark.parametrize("dtype", tt.FLOATS, ids=str)
 @pytest.mark.parametrize(("N", "width", "rank"), [(1, 80, 16), (19, 130, 128), (4, 64, 0)])
 def test_swiglu(N, width, rank, dtype):
     wide = torch.float64 if dtype == torch.float32 else torch.float32  # an exact sum: torch's own varies by CPU
@@ -117,7 +107,7 @@ def launched(monkeypatch, N, D, H, K, E, inner, rank, dtype=torch.bfloat16):
     """Return the launches of a layer's kernels on meta tensors."""
     new = lambda *shape, dtype=dtype: torch.empty(shape, dtype=dtype, device="meta")  # noqa: E731
     with monkeypatch.context() as patch:
-        launches = record(patch, step_triton, KERNELS)
+        launches = tt.record(patch, step_triton, KERNELS)
         add_norm(new(N, D), new(N, D + rank)[:, :D], new(D), 1e-6)
         O = (H + 2 * K) * E  # noqa: E741
         indices = [new(N, dtype=torch.long) for _ in range(2)]
@@ -129,8 +119,8 @@ def launched(monkeypatch, N, D, H, K, E, inner, rank, dtype=torch.bfloat16):
     return launches
 
 
-@compiles
-@pytest.mark.parametrize("arch", CHIPS)
+@tt.compiles
+@pytest.mark.parametrize("arch", tt.CHIPS)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
@@ -145,12 +135,12 @@ def test_they_compile_and_fit_the_chip(arch, shape, dtype, monkeypatch, tmp_path
     """Also with rank 4096, the largest that lora/peft_files.py accepts."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for launch in launched(monkeypatch, *shape, dtype=dtype):
-        binary = compiled(*launch, arch)[1]()
-        assert f".target sm_{arch}" in binary.asm["ptx"] and binary.metadata.shared <= SHARED[arch]
-        assert spilled(binary) <= 8, binary.metadata.name
+        binary = tt.compiled(*launch, arch)[1]()
+        assert f".target sm_{arch}" in binary.asm["ptx"] and binary.metadata.shared <= tt.SHARED[arch]
+        assert tt.spilled(binary) <= 8, binary.metadata.name
 
 
-@compiles
+@tt.compiles
 def test_the_number_of_rows_is_not_compiled_in(monkeypatch):
-    keys = {compiled(*x, 90)[0] for N in (1, 7, 16, 300) for x in launched(monkeypatch, N, 896, 14, 2, 64, 4864, 16)}
+    keys = {tt.compiled(*x, 90)[0] for N in (1, 7, 16, 300) for x in launched(monkeypatch, N, 896, 14, 2, 64, 4864, 16)}
     assert len(keys) == len(KERNELS)

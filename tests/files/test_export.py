@@ -101,27 +101,18 @@ def test_merge_that_falls_short_is_refused_and_leaves_nothing(word, line, epoch,
     assert line in err and "force=true" in err and not list(tmp_path.iterdir())
 
 
-def test_without_a_runs_settings_the_sentence_is_all(epoch, tmp_path):
-    shutil.copytree(epoch, tmp_path / "bare")
-    (tmp_path / "bare" / "training_config.json").unlink()
-    assert "compared on one sentence alone" in merged(f"adapter={tmp_path}/bare", f"out={tmp_path}/merged")
-    assert not (tmp_path / "merged" / "training_config.json").exists()
-
-
-def test_no_server_is_asked_for_held_out_tasks(epoch, tmp_path):
-    """training_config.json may be a stranger's."""
-    shutil.copytree(epoch, tmp_path / "served")
-    settings = json.loads((epoch / "training_config.json").read_text()) | {"env": "http", "http": {"url": "http://x"}}
-    (tmp_path / "served" / "training_config.json").write_text(json.dumps(settings))
-    assert "compared on one sentence alone" in merged(f"adapter={tmp_path}/served", f"out={tmp_path}/merged")
-
-
-def test_a_run_of_rows_is_not_certified_on_tasks(epoch, tmp_path):
-    """It learned the rows of data=; env= is only its default."""
-    shutil.copytree(epoch, tmp_path / "rows")
-    settings = json.loads((epoch / "training_config.json").read_text()) | {"data": "rows.jsonl"}
-    (tmp_path / "rows" / "training_config.json").write_text(json.dumps(settings))
-    assert "compared on one sentence alone" in merged(f"adapter={tmp_path}/rows", f"out={tmp_path}/merged")
+@pytest.mark.parametrize("given", [None, {"env": "http", "http": {"url": "http://x"}}, {"data": "rows.jsonl"}])
+def test_where_no_held_out_task_can_be_played_the_sentence_is_all(given, epoch, tmp_path):
+    """Without a run's settings; of a server, which a stranger's training_config.json may name; of a run that learned
+    the rows of data=, to which env= is only the default."""
+    shutil.copytree(epoch, tmp_path / "epoch")
+    path = tmp_path / "epoch" / "training_config.json"
+    if given is None:
+        path.unlink()
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | given))
+    assert "compared on one sentence alone" in merged(f"adapter={tmp_path}/epoch", f"out={tmp_path}/merged")
+    assert (tmp_path / "merged" / "training_config.json").exists() == (given is not None)
 
 
 def test_a_runs_folder_is_merged_at_its_best_epoch(epoch, tmp_path):

@@ -6,15 +6,19 @@ import sys
 import tracemalloc
 from datetime import datetime
 from functools import cache
+from pathlib import Path
 from random import Random
 
 import pytest
+from cases import cases
 from conftest import no_hang, reference
 
 from models import Tokenizer, load_tokenizer
 from models.chat import formats, jinja
 from models.chat.formats import CHATML_TEMPLATE, QWEN_SYSTEM, ChatML, Marks, Qwen
 from models.chat.templates import Template, agree
+
+CASES = cases("formats")
 
 jinja2 = pytest.importorskip("jinja2.sandbox")
 
@@ -44,50 +48,8 @@ BY_HAND = {  # name: template file, control tokens, thinking
 }
 
 # Written for these tests, to behave as the templates of these families do.
-R1 = """
-{%- set ns = namespace(system='', tool=false) -%}
-{%- for m in messages if m.role == 'system' %}{% set ns.system = m.content %}{% endfor -%}
-{{ bos_token ~ ns.system }}
-{%- for m in messages -%}
-    {%- if m.role == 'user' %}{% set ns.tool = false %}{{ '<|User|>' + m.content }}
-    {%- elif m.role == 'assistant' -%}
-        {{ '<|tool▁outputs▁end|>' if ns.tool else '<|Assistant|>' }}
-        {{- m.content.split('</think>')[-1] + eos_token }}{% set ns.tool = false %}
-    {%- elif m.role == 'tool' -%}
-        {{ '' if ns.tool else '<|tool▁outputs▁begin|>' }}{% set ns.tool = true %}
-        {{- '<|tool▁output▁begin|>' + m.content + '<|tool▁output▁end|>' }}
-    {%- endif -%}
-{%- endfor -%}
-{%- if ns.tool %}{{ '<|tool▁outputs▁end|>' }}
-{%- elif add_generation_prompt %}{{ '<|Assistant|><think>\\n' }}{% endif -%}
-"""
-INST = """
-{%- set system = messages[0].content if messages[0].role == 'system' else none -%}
-{%- set rest = messages[1:] if system is not none else messages -%}
-{{ bos_token }}
-{%- for m in rest -%}
-    {%- if (m.role == 'user') != (loop.index0 % 2 == 0) -%}
-        {{ raise_exception('After the optional system message, conversation roles must alternate user/assistant') }}
-    {%- elif m.role == 'user' -%}
-        {{ '[INST] ' + (system + '\\n\\n' if loop.first and system is not none else '') + m.content + ' [/INST]' }}
-    {%- elif m.role == 'assistant' -%}
-        {{ ' ' + m.content + eos_token }}
-    {%- endif -%}
-{%- endfor -%}
-"""
-LLAMA2 = """
-{%- if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set system = messages[0]['content'] %}
-{%- else %}{% set rest = messages %}{% set system = false %}{% endif -%}
-{%- for m in rest -%}
-    {%- if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate') }}
-    {%- endif -%}
-    {%- if loop.index0 == 0 and system != false %}
-        {%- set content = '<<SYS>>\\n' + system.strip() + '\\n<</SYS>>\\n\\n' + m['content'] %}
-    {%- else %}{% set content = m['content'] %}{% endif -%}
-    {%- if m['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}
-    {%- elif m['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif -%}
-{%- endfor -%}
-"""
+TEMPLATES = Path(__file__).parents[1] / "fixtures" / "templates"
+R1, INST, LLAMA2 = ((TEMPLATES / f"{name}.jinja").read_text() for name in ("deepseek_r1", "mistral", "llama2"))
 LAST_SYSTEM = INST.replace("loop.first and", "loop.last and")  # Mistral's later templates
 OWN = {  # name: template, control tokens, the names of the special ones
     "r1": (R1, DEEPSEEK, {"bos_token": DEEPSEEK[0], "eos_token": DEEPSEEK[1]}),
@@ -597,37 +559,7 @@ def test_templates_that_rewrite_messages_are_refused(load):
             load(source, source, QWEN2_5).prompt([USER])
 
 
-BOMBS = {  # each goes off within the machine's means, in case that it does
-    "one range": "{% for a in range(9999999) %}{% endfor %}",
-    "a list": "{{ range(4999999)|list }}",
-    "output": "{% for a in range(99999) %}" + "{{ 'x' * 1000 }}" * 50 + "{% endfor %}",
-    "written in a block": "{% set x %}{% for a in range(9999) %}" + "x" * 50_000 + "{% endfor %}{% endset %}",
-    "shown in a block": "{% set y = 'x' * 99999 %}{% set x %}" + "{{ y }}" * 999 + "{% endset %}",
-    "many blocks": "{% set y = 'x' * 99999 %}{% for a in range(299) %}{% set x %}{{ y }}{% endset %}{% endfor %}",
-    "doubling": "{% set x = 'x' %}" + "{% set x = x ~ x %}" * 24,
-    "adding": "{% set x = 'x' %}" + "{% set x = x + x %}" * 24,
-    "blocks": "{% set x = 'x' %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 24,
-    "lists of lists": "{% set x = [1] %}" + "{% set x = [x, x] %}" * 24 + "{{ x }}",
-    "numbers": "{% set x = 9 %}" + "{% set x = x * x %}" * 24 + "{{ x }}",
-    "a power": "{{ 9 ** 9 ** 6 }}",
-    "a product": "{{ 'x' * 99999999 }}",
-    "a product of lists": "{{ 99999999 * [1] }}",
-    "padding": "{{ 'x'.rjust(99999999) }}",
-    "a filter that pads": "{{ 'x'|center(99999999) }}",
-    "a format": "{{ '%99999999d' % 1 }}",
-    "another format": "{{ '{:>99999999}'.format(1) }}",
-    "replacing": "{% set x = 'x' * 9999 %}{{ x|replace('x', x) }}",
-    "replacing by method": "{% set x = 'x' * 9999 %}{{ x.replace('', x) }}",
-    "joining": "{% set x = 'x' * 9999 %}{{ x.join(range(9999)|map('string')) }}",
-    "joining by filter": "{% set x = 'x' * 9999 %}{{ range(9999)|join(d=x) }}",
-    "json": "{{ range(999)|list|tojson(separators=('x' * 99999, '')) }}",
-    "a macro that calls itself": "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
-    "a recursive loop": "{% for a in [1, 2] recursive %}{{ loop([1, 2]) }}{% endfor %}",
-    "namespaces": "{% set n = namespace() %}" + "{% set n = namespace(a=n, b=n) %}" * 24 + "{{ n }}{{ 1 ** 1 }}",
-    "an escape": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "a name of the sandbox": "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
-    "a large template": "x" * 1_000_000,
-}
+BOMBS = CASES["bombs"]  # each goes off within the machine's means, in case that it does
 
 
 @pytest.mark.parametrize("name", BOMBS)

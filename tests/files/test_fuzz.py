@@ -4,9 +4,10 @@ import json
 import tempfile
 from pathlib import Path
 
-import hostile_cases as cases
+import hostile_cases
 import hostile_files as hostile
 import pytest
+from cases import cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from models.chat import tokenizer
 from rl.config.parse import parse
 
 pytestmark = pytest.mark.all_only
+CASES = cases("fuzz")
 
 SCALARS = st.sampled_from([value for value in hostile.VALUES.values() if not isinstance(value, list | dict)])
 SCALARS |= st.integers() | st.floats() | st.text(max_size=20) | st.none() | st.booleans()
@@ -46,42 +48,8 @@ def tokens(*words: str, most: int = 30):
     return st.lists(st.sampled_from(words) | st.text(max_size=3), max_size=most).map("".join)
 
 
-TOML = tokens(
-    *("lr", "ppo.clip", "[ppo]\n", "[tiny]\n", "[[tiny]]\n", " = ", "\n", "1", "'a'", '"', "'''", "{", "}", "[", "]"),
-    *(".", ",", "inf", "nan", "true", "2020-01-01", "env", "model", "out", "'{seed:>9}'", "0x", "#", "\\u0000"),
-)
-JINJA = tokens(
-    *("{{ ", " }}", "{% ", " %}", "{%- ", "{# ", " #}", "for m in messages", "endfor", "if m.role == 'user'", "endif"),
-    *(
-        "else",
-        "set x = ",
-        "m.content",
-        "messages",
-        "m['role']",
-        "[0]",
-        " ~ ",
-        " + ",
-        " * ",
-        " ** ",
-        "9999",
-        "'<|im_end|>'",
-    ),
-    *(
-        "<|im_start|>",
-        "<|im_end|>",
-        "\n",
-        "|tojson",
-        "|join",
-        "|length",
-        "|map('upper')|list",
-        "range(9)",
-        "(",
-        ")",
-        "x",
-    ),
-    *("macro f()", "endmacro", "f()", "namespace(a=1)", "raise_exception('no')", "add_generation_prompt", "loop.index"),
-    hostile.CHATML,
-)
+TOML = tokens(*CASES["TOML"])
+JINJA = tokens(*CASES["JINJA"], hostile.CHATML)
 KINDS = sorted({kind for _, kinds in tokenizer.KINDS.values() for kind in kinds})
 KINDS += ["Sequence", "Precompiled", "FixedLength", "CTC"]
 PATTERNS = st.dictionaries(st.sampled_from(["Regex", "String"]), st.text(alphabet="a b*+?()[]{}|\\d^$1,", max_size=12))
@@ -129,7 +97,7 @@ WORDS = st.builds(
     | st.text(max_size=10),
     st.text(max_size=30) | tokens("{algo", "{seed", "}", ":>99", "!r", ".__class__", "sat", ":", ",", "1e", "9" * 400),
 )
-ADAPTERS = fields(cases.ADAPTER_NAMES)
+ADAPTERS = fields(hostile_cases.ADAPTER_NAMES)
 ADAPTERS |= st.dictionaries(st.sampled_from(["target_modules", "exclude_modules", "layers_pattern"]), NAMES)
 ADAPTERS |= st.dictionaries(st.sampled_from(["rank_pattern", "alpha_pattern"]), st.dictionaries(NAMES, st.just(4)))
 
@@ -145,20 +113,24 @@ FUZZED = {  # what is fuzzed: (the contents, what reads them from an empty folde
     "command line": (st.lists(WORDS, max_size=3), lambda folder, words: parse(words)),
     "recipe": (TOML | damaged("lr = 1\n[ppo]\nclip = 0.1\n[tiny]\nepochs = 3\n"), hostile.use_recipe),
     "config.json": (
-        fields(cases.CONFIG_NAMES).map(lambda new: {**hostile.QWEN2, **new}) | damaged(json.dumps(hostile.QWEN2)),
+        fields(hostile_cases.CONFIG_NAMES).map(lambda new: {**hostile.QWEN2, **new})
+        | damaged(json.dumps(hostile.QWEN2)),
         hostile.load_config,
     ),
-    "rotary settings": (fields(cases.ROPE_NAMES).map(lambda new: {**cases.ROPE, **new}), cases.load_rope),
+    "rotary settings": (
+        fields(hostile_cases.ROPE_NAMES).map(lambda new: {**hostile_cases.ROPE, **new}),
+        hostile_cases.load_rope,
+    ),
     "index": (
         st.dictionaries(st.sampled_from(["weight_map", "metadata"]), VALUES)
         | damaged('{"weight_map": {"lm_head.weight": "model.safetensors"}}'),
-        cases.load_index,
+        hostile_cases.load_index,
     ),
     "weights": (
-        st.dictionaries(st.text(max_size=5), fields(["dtype", "shape", "data_offsets"])).map(cases.header)
+        st.dictionaries(st.text(max_size=5), fields(["dtype", "shape", "data_offsets"])).map(hostile_cases.header)
         | st.binary(max_size=200)
         | damaged(hostile.weights()),
-        cases.load_weights,
+        hostile_cases.load_weights,
     ),
     "adapter's weights": (
         damaged(hostile.adapter_files()[1]),
@@ -166,18 +138,18 @@ FUZZED = {  # what is fuzzed: (the contents, what reads them from an empty folde
     ),
     "adapter": (ADAPTERS | damaged(json.dumps(hostile.adapter_files()[0])), hostile.load_adapter),
     "tokenizer.json": (
-        TOKENIZERS.map(lambda parts: cases.component(**parts)) | damaged(hostile.tokenizer_json()),
-        cases.load_tokenizer_json,
+        TOKENIZERS.map(lambda parts: hostile_cases.component(**parts)) | damaged(hostile.tokenizer_json()),
+        hostile_cases.load_tokenizer_json,
     ),
     "tokenizer_config.json": (
-        fields(cases.BESIDE["tokenizer_config"]).map(lambda new: {**TOKENIZER_CONFIG, **new})
-        | fields(cases.BESIDE["tokenizer_config"])
+        fields(hostile_cases.BESIDE["tokenizer_config"]).map(lambda new: {**TOKENIZER_CONFIG, **new})
+        | fields(hostile_cases.BESIDE["tokenizer_config"])
         | damaged(json.dumps(TOKENIZER_CONFIG)),
-        cases.load_beside("tokenizer_config"),
+        hostile_cases.load_beside("tokenizer_config"),
     ),
-    "chat template": (JINJA, cases.load_template),
+    "chat template": (JINJA, hostile_cases.load_template),
     "data rows": (
-        ROWS.map(json.dumps) | damaged(json.dumps(cases.message()) + "\n" + json.dumps(cases.ROW)),
+        ROWS.map(json.dumps) | damaged(json.dumps(hostile_cases.message()) + "\n" + json.dumps(hostile_cases.ROW)),
         hostile.load_rows,
     ),
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import cases
 from safetensors.torch import load_file
 from test_lora import awake, injected, raw_config, tiny_model
 from torch import nn
@@ -24,6 +25,8 @@ from models.export import writer as real_writer
 from models.logprob import token_logprobs
 from models.tiny import make_tiny
 from rl.config.arguments import keys_of
+
+CASES = cases("merge")
 
 MERGE = Path(__file__).parents[2] / "merge.py"
 DIFFERS = "the written checkpoint differs from the model in"
@@ -76,6 +79,12 @@ def logprobs(model) -> torch.Tensor:
         return token_logprobs(hidden_ND, model.lm_head.weight, ids[:, 1:].flatten())[0]
 
 
+def logprobs_of_transformers(model) -> torch.Tensor:
+    ids = ids_BT()
+    with torch.no_grad():
+        return model(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None]).flatten()
+
+
 def test_adapted_folded_and_merged_models_agree(base, adapter, tmp_path, monkeypatch, capsys):
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") is None
     expected, plain = logprobs(adapted(base)), logprobs(load_model(str(base)))
@@ -100,10 +109,7 @@ def test_transformers_loads_the_merged_model(base, adapter, tmp_path, monkeypatc
     transformers = pytest.importorskip("transformers")
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") is None
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
-    ids = ids_BT()
-    with torch.no_grad():
-        found = theirs(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None]).flatten()
-    torch.testing.assert_close(found, logprobs(adapted(base)), atol=2e-5, rtol=0)
+    torch.testing.assert_close(logprobs_of_transformers(theirs), logprobs(adapted(base)), atol=2e-5, rtol=0)
     text = "the quick fox"
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "merged")
     assert tokenizer(text)["input_ids"] == load_tokenizer(f"{tmp_path}/merged").encode(text)
@@ -263,10 +269,7 @@ def test_transformers_agrees_for_every_family_and_dtype(family, dtype, base, tmp
         expected = logprobs(model)
     assert (expected - plain).abs().max() > 0.1
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
-    ids = ids_BT()
-    with torch.no_grad():
-        found = theirs(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None]).flatten()
-    torch.testing.assert_close(found, expected, atol=5e-5, rtol=0)
+    torch.testing.assert_close(logprobs_of_transformers(theirs), expected, atol=5e-5, rtol=0)
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto").dtype == dtype
     config = json.loads((tmp_path / "merged" / "config.json").read_text())
     assert config == both_layouts(raw) | {"dtype": word, "torch_dtype": word}
@@ -380,27 +383,7 @@ def test_base_out_of_the_dtypes_range_is_refused(force, base, tmp_path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        ("out=x lora=y", 2, "unknown key 'lora'"),
-        ("out=x adaptor=y", 2, "unknown key 'adaptor'"),
-        ("out=x adaptor=y", 2, "did you mean adapter?"),
-        ("dtyp=x", 2, "merge.py: unknown key 'dtyp'; did you mean dtype?"),
-        ("out=x force", 2, "'force' is not key=value"),
-        ("out=x model=tiny device=tpu", 2, "device=tpu is not one of cpu, cuda"),
-        ("out=x model=tiny force=yes", 2, "force=yes must be true or false"),
-        ("out=x model=tiny adapter_only=true", 2, "adapter= is missing"),
-        ("out=/ model=tiny", 2, "out=/ is not the name of a new folder"),
-        ("adapter=x", 2, "out= is missing"),
-        ("", 2, "out= is missing; --help lists the keys"),
-        ("out=x model=tiny dtype=int8", 2, "dtype=int8 is not one of float32, bfloat16, float16"),
-        ("out=x model=tiny dtype=", 2, "dtype= is not one of"),
-        ("out=x", 2, "adapter= is missing"),
-        ("out=x adapter=no/such", 1, "no/such/adapter_config.json: not found"),
-        ("out=x model=./no/such", 1, "model './no/such': no such folder"),
-    ],
-)
+@pytest.mark.parametrize(("words", "status", "said"), CASES["bad arguments"])
 def test_bad_arguments_are_refused_in_one_line(words, status, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert merge(monkeypatch, *words.split()) == status

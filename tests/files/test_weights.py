@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from cases import cases
 from conftest import SMALL, random_model, reference
 from safetensors.torch import load_file, save_file
 
@@ -13,6 +14,8 @@ from models.engine import Engine
 from models.export import save_model
 from models.refusal import Refusal
 from models.weights import resolve, split_revision
+
+CASES = cases("weights")
 
 RAW = {"model_type": "qwen2", **SMALL}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -194,58 +197,7 @@ def test_stories260k_greedy_output_matches_llama2_c():
 # ---------------------------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"model_type": "gpt2"}, ["model_type 'gpt2'", "qwen2, qwen3, llama"]),
-        ({"model_type": None}, ["model_type None"]),
-        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, ["rope type 'longrope'", "yarn, llama3"]),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, ["low_freq_factor", "None"]),
-        ({"rope_scaling": {"type": "linear"}}, ["factor is missing, which linear needs"]),
-        ({"rope_parameters": {"sliding_attention": {}}}, ["nested by layer type", "no entry for full_attention"]),
-        ({"model_type": "mistral", "rope_parameters": {"full_attention": {}}}, ["nested by layer type", "mistral"]),
-        ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, ["sliding-window", "use_sliding_window"]),
-        (
-            {
-                "layer_types": ["full_attention", "sliding_attention"],
-                "use_sliding_window": True,
-                "sliding_window": None,
-            },
-            ["sliding-window", "sliding_window is null"],
-        ),
-        ({"layer_types": ["full_attention"]}, ["layer_types has 1 entries for num_hidden_layers 2"]),
-        ({"use_sliding_window": "yes"}, ["use_sliding_window must be true or false", "'yes'"]),
-        ({"use_sliding_window": True, "sliding_window": 0}, ["sliding_window must be a positive integer or null", "0"]),
-        ({"use_sliding_window": True, "sliding_window": 8.0}, ["sliding_window must be a positive integer", "8.0"]),
-        ({"model_type": "mistral", "sliding_window": -1}, ["sliding_window must be a positive integer or null", "-1"]),
-        ({"model_type": "mistral", "sliding_window": True}, ["sliding_window must be a positive integer", "True"]),
-        ({"max_window_layers": -1}, ["max_window_layers must be a whole number", "-1"]),
-        ({"max_window_layers": "all"}, ["max_window_layers must be a whole number", "'all'"]),
-        ({"model_type": "mistral", "num_key_value_heads": None}, ["num_key_value_heads is null", "mistral"]),
-        ({"quantization_config": {"quant_method": "gptq"}}, ["quantization_config"]),
-        ({"hidden_act": "swish7"}, ["hidden_act 'swish7'", "silu"]),
-        ({"head_dim": 15}, ["head_dim 15", "odd"]),
-        ({"num_key_value_heads": 3}, ["num_attention_heads 4", "num_key_value_heads 3"]),
-        ({"model_type": "llama", "hidden_size": 50, "head_dim": None}, ["hidden_size 50"]),
-        ({"hidden_size": None}, ["hidden_size", "positive integer", "None"]),
-        ({"num_hidden_layers": -1}, ["num_hidden_layers", "-1"]),
-        ({"vocab_size": "97"}, ["vocab_size", "'97'"]),
-        ({"num_key_value_heads": "2"}, ["num_key_value_heads", "'2'"]),
-        ({"num_key_value_heads": -2}, ["num_key_value_heads", "-2"]),
-        ({"head_dim": [16]}, ["head_dim", "[16]"]),
-        ({"rope_theta": "big"}, ["big"]),
-        ({"rms_norm_eps": -1}, ["rms_norm_eps must be a positive number", "-1"]),
-        ({"rope_theta": "x"}, ["rope_theta must be a positive number", "'x'"]),
-        ({"rope_theta": 0}, ["rope_theta must be a positive number"]),
-        ({"tie_word_embeddings": "false"}, ["tie_word_embeddings must be true or false", "'false'"]),
-        ({"layer_types": ["full_attention", "linear_attention"]}, ["layer_types", "'linear_attention'"]),
-        ({"layer_types": 3}, ["layer_types must be a list"]),
-        ({"max_position_embeddings": 0}, ["max_position_embeddings must be a positive integer"]),
-        ({"rope_parameters": "default"}, ["rope_parameters"]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("fields", "words"), CASES["refused configs"], ids=str)
 def test_unsupported_config_is_refused(folder, fields, words):
     edit_config(folder, **fields)
     refused(Refusal, folder, str(folder / "config.json"), *words)

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from cases import cases
 
 from rl.config import arguments, program
 from rl.config.arguments import NotNegative, Positive
+
+CASES = cases("arguments")
 
 SOURCE = Path(arguments.__file__)
 PARSER = ("arguments", "program", "refusals", "help")
@@ -41,21 +44,7 @@ def parse(*words: str) -> tuple[Keys, Group]:
     return tuple(program.parse(["out=x", *words], "prog.py", Keys, about="About it.", team=Group))
 
 
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        ("rate=2", 2.0),
-        ("--rate=1e-3", 1e-3),
-        ("limit=1e3", 1000),
-        ("limit=None", None),
-        ("seed=0", 0),
-        ("mode=exact", "exact"),
-        ("force=True", True),
-        ("force=0", False),
-        ("names=.*=.*", ".*=.*"),
-        ("names=", ""),
-    ],
-)
+@pytest.mark.parametrize(("word", "value"), CASES["values"])
 def test_words_become_values_of_the_fields_type(word, value):
     found = getattr(parse(word)[0], word.lstrip("-").partition("=")[0])
     assert found == value and type(found) is type(value)
@@ -66,26 +55,7 @@ def test_later_words_win_and_groups_have_their_prefix():
     assert (keys.rate, keys.out, group.size) == (3.0, "x", 4)
 
 
-@pytest.mark.parametrize(
-    ("word", "line"),
-    [
-        ("rat=1", "unknown key 'rat'; did you mean rate?"),
-        ("team.sise=1", "unknown key 'team.sise'; did you mean team.size?"),
-        ("size=1", "unknown key 'size'; did you mean team.size?"),
-        ("zzzz=1", "unknown key 'zzzz'; --help lists the keys"),
-        ("fast", "'fast' is not key=value; --help lists the keys"),
-        ("rate=quick", "rate=quick must be a number from -1e15 to 1e15"),
-        ("rate=inf", "rate=inf must be a number from -1e15 to 1e15"),
-        ("rate=1e16", "rate=1e16 must be a number from -1e15 to 1e15"),
-        ("rate=0", "rate=0.0 must be positive"),
-        ("limit=0", "limit=0 must be positive, or none"),
-        ("limit=1.5", "limit=1.5 must be a whole number"),
-        ("seed=-1", "seed=-1 must not be negative"),
-        ("mode=exat", "mode=exat is not one of fast, exact; did you mean exact?"),
-        ("force=maybe", "force=maybe must be true or false"),
-        ("team.size=13", "team.size must not be 13"),
-    ],
-)
+@pytest.mark.parametrize(("word", "line"), CASES["wrong words"])
 def test_wrong_word_is_one_line_and_status_2(word, line, capsys):
     with pytest.raises(SystemExit) as end:
         parse(word)

@@ -12,17 +12,8 @@ from models.weights import TINY
 from rl.config.parse import parse
 from rl.ranks import launch
 
-SMALL = [
-    "episodes=4",
-    "batch_size=4",
-    "epochs=2",
-    "eval_every=1",
-    "eval_episodes=1",
-    "threads=1",
-    "ranks=1",
-    "lr=1e-3",
-    "lora.r=4",
-]
+SMALL = ["episodes=4", "batch_size=4", "epochs=2", "eval_every=1", "eval_episodes=1", "threads=1", "ranks=1"]
+SMALL += ["lr=1e-3", "lora.r=4"]
 PLAY = ["env=textcraft", "textcraft.max_turns=2", "textcraft.prompt=short", "temperature=0.7", "max_new_tokens=5"]
 SHORT = ["n=2", "threads=1", "ranks=1"]
 

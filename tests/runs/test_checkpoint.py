@@ -14,7 +14,7 @@ from rl.config.parse import parse
 from rl.ppo import Critic
 from rl.run import checkpoint
 from rl.run.checkpoint import save_checkpoint
-from rl.run.files import checkpoints, verify
+from rl.run.files import checkpoints, sha256, verify
 from rl.run.resume import forget_after, load_checkpoint, newest_checkpoint
 from rl.run.retention import KEEP
 from rl.run.run import Run
@@ -134,6 +134,13 @@ def test_failed_write_leaves_only_whole_checkpoints(tmp_path, monkeypatch):
     assert limit > 12 and {*calls} == {"save_file", "fsync", "rename", "write_text"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-2"], "and no litter"
     load_checkpoint(make_state(), newest_checkpoint(tmp_path))
+
+
+def sign(folder: Path) -> None:
+    """Write the digests of a checkpoint's files into its manifest."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["sha256"] |= {name: sha256(folder / name) for name in manifest["sha256"]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def flip(path: Path) -> None:

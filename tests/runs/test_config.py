@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from cases import cases
 from conftest import run_program
 
 import envs
@@ -19,6 +20,7 @@ from rl.config.parse import GROUPS, describe_sources, group_class, parse
 from rl.config.refusals import GUIDES, recipe_names
 from rl.tasks import make_env, make_tasks
 
+CASES = cases("config")
 KEY = re.compile(r"^  ([a-z_]+(?:\.[a-z_]+)?)=(\S*) +(\S.*)$")
 
 
@@ -32,19 +34,7 @@ def refused(capsys, *words: str) -> str:
     return printed.err.removeprefix("train.py: ").strip()
 
 
-@pytest.mark.parametrize(
-    ("program", "word", "ours"),
-    [
-        ("train.py", "learning_rate=1e-5", "lr="),
-        ("train.py", "--samples_per_epoch=50", "episodes="),
-        ("train.py", "num-generations=4", "grpo.group_size="),
-        ("train.py", "gradient_accumulation_steps=8", "batch_size="),
-        ("train.py", "load_in_4bit=true", "quant=nf4"),
-        ("eval.py", "num_samples=50", "n="),
-        ("eval.py", "lora_weights_path=x", "adapter="),
-        ("merge.py", "repo-name=me/x", "push="),
-    ],
-)
+@pytest.mark.parametrize(("program", "word", "ours"), CASES["words of the guides"])
 def test_names_of_the_guides_are_refused_with_ours(program, word, ours):
     status, _, err = run_program(program, word, "out=x")
     name = word.lstrip("-").partition("=")[0]
@@ -59,153 +49,24 @@ def test_guides_names_lead_to_keys_of_a_program():
     assert not GUIDES.keys() & known
 
 
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("lrr=1", "unknown key 'lrr'; did you mean lr?"),
-        ("epoch=3", "unknown key 'epoch'; did you mean epochs?"),
-        ("lora.rank=3", "unknown key 'lora.rank'; did you mean lora.r?"),
-        ("lroa.r=3", "unknown key 'lroa.r'; did you mean lora.r?"),
-        ("pop.clip=3", "unknown key 'pop.clip'; did you mean ppo.clip?"),
-        ("clip=0.1", "unknown key 'clip'; did you mean ppo.clip?"),
-        ("ppo=grpo", "unknown key 'ppo'; did you mean ppo.clip?"),
-        ("lora=16", "unknown key 'lora'; did you mean lora.r?"),
-        ("lora.r.x=1", "unknown key 'lora.r.x'; did you mean lora.r?"),
-        ("textcraft.dificulty=1", "unknown key 'textcraft.dificulty'; did you mean textcraft.difficulty?"),
-        ("__class__=1", "unknown key '__class__'"),
-        ("reduce=fast", "unknown key 'reduce': gradients are added in one order; leave it out"),
-        ("ppo.reference=true", "unknown key 'ppo.reference'"),  # a class variable, not a field
-        ("zzzzzz=1", "unknown key 'zzzzzz'; --help lists the keys"),
-        ("=1", "unknown key ''"),
-        ("ppo", "'ppo' is not key=value; --help lists the keys"),
-    ],
-)
+@pytest.mark.parametrize(("word", "said"), CASES["unknown keys"])
 def test_unknown_key_is_refused_with_the_nearest_one(word, said, capsys):
     assert refused(capsys, word).startswith(said)
 
 
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("epochs=ten", "epochs=ten must be a whole number"),
-        ("epochs=1.5", "epochs=1.5 must be a whole number"),
-        ("epochs=", "epochs= must be a whole number"),
-        ("epochs=inf", "epochs=inf must be a whole number"),
-        ("lr=fast", "lr=fast must be a number from -1e15 to 1e15"),
-        ("lr=nan", "lr=nan must be a number from -1e15 to 1e15"),
-        ("lora.alpha=1e999", "lora.alpha=1e999 must be a number from -1e15 to 1e15"),
-        ("ppo.whiten=maybe", "ppo.whiten=maybe must be true or false"),
-        ("ppo.clip=none", "ppo.clip=none must be a number from -1e15 to 1e15"),
-        ("ppo.value_clip=off", "ppo.value_clip=off must be a number from -1e15 to 1e15"),
-    ],
-)
-def test_a_wrong_type_is_refused(word, said, capsys):
-    assert refused(capsys, word) == said
+@pytest.mark.parametrize(("words", "said"), CASES["wrong values"])
+def test_a_wrong_value_is_refused_before_anything_loads(words, said, capsys):
+    assert refused(capsys, "model=nowhere/to-be-found", *words.split()) == said
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("algo=pop", "algo=pop is not one of sft, reinforce, grpo, ppo; did you mean ppo?"),
-        ("dtype=float8", "dtype=float8 is not one of auto, float32, bfloat16, float16; did you mean"),
-        ("dtype=float16", "dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32"),
-        ("optimizer=adm", "optimizer=adm is not one of adamw, adam, sgd; did you mean adam?"),
-        ("order=shuffled", "order=shuffled is not one of random, sequential"),
-        ("rollout_batch_size=0", "rollout_batch_size=0 must be positive"),
-        ("max_samples=-1", "max_samples=-1 must not be negative"),
-        ("data=rows.jsonl", "data= is a file to imitate: for algo=sft, not for algo=ppo; to be rewarded"),
-        ("algo=sft data=no/such.jsonl", "data=no/such.jsonl: no such file"),
-        ("algo=sft env=http", "algo=sft imitates an expert, and env=http has none; env=textcraft has one"),
-        ("algo=sft env=sat,http http.kind=babyai", "algo=sft imitates an expert, and env=http has none; env=babyai"),
-        ("algo=sft temperature=0", "temperature=0 samples nothing to learn from"),
-        ("ppo.kl_in=return", "ppo.kl_in=return is not one of loss, reward"),
-        ("grpo.kl_estimator=k4", "grpo.kl_estimator=k4 is not one of k1, k2, k3"),
-        ("reinforce.kl_coef=-1", "reinforce.kl_coef=-1.0 must not be negative"),
-        ("ppo.kl_target=0.1", "ppo.kl_target adapts kl_coef, which must be above 0 to begin with"),
-        ("ppo.kl_target=-1 ppo.kl_coef=1", "ppo.kl_target=-1.0 must be positive, or none"),
-        ("ppo.kl_horizon=0", "ppo.kl_horizon=0 must be positive"),
-        ("ppo.dual_clip=1", "ppo.dual_clip must be above 1, not 1.0"),
-        ("ppo.critic_warmup=-1", "ppo.critic_warmup=-1 must not be negative"),
-        (
-            "grpo.dual_clip=3 grpo.surrogate=weight",
-            "grpo.dual_clip does not apply to grpo.surrogate=weight",
-        ),
-        ("grpo.surrogate=clip", "grpo.surrogate=clip is not one of token, sequence, weight"),
-        (
-            "grpo.overlong_limit=10 grpo.overlong_cache=20",
-            "grpo.overlong_cache must be from 1 to overlong_limit",
-        ),
-        ("reinforce.baseline=mean", "reinforce.baseline=mean is not one of none, batch, moving, leave_one_out"),
-        (
-            "reinforce.baseline=leave_one_out",
-            "leave_one_out needs reinforce.group_size of 2 or more",
-        ),
-        ("reinforce.aggregation=constant", "reinforce.aggregation=constant is not one of episode, sequence, token"),
-        ("reinforce.gamma=2", "reinforce.gamma must be between 0 and 1, not 2.0"),
-        ("reinforce.group_size=0", "reinforce.group_size=0 must be positive"),
-        ("algo=reinforce lora.r=0 reinforce.kl_coef=0.1", "reinforce.kl_coef needs a frozen base"),
-        ("schedule=cosin", "did you mean cosine?"),
-        ("reward.rule=natve", "reward.rule=natve is not one of native, shaped, binary; did you mean native?"),
-        ("device=tpu", "device=tpu is not one of auto, cpu, cuda"),
-        ("env=textcarft", "env=textcarft: unknown environment 'textcarft'; did you mean 'textcraft'?"),
-        ("env=textcraft:x", "env=textcraft:x: weight 'x' of textcraft is not a number"),
-        ("env=sat,textcraft:", "env=sat,textcraft:: weight '' of textcraft is not a number"),
-        ("env=textcraft:-1", "env=textcraft:-1: weight -1 of textcraft must be positive"),
-        ("env=", "env=: unknown environment ''"),
-        ("textcraft.difficulty=5", "textcraft.difficulty must be"),
-        ("textcraft.max_turns=0", "textcraft.max_turns must be"),
-        ("recipe=dpao", "recipe=dpao: no file"),
-        ("recipe=dpao", "did you mean dapo?"),
-        ("recipe=no/such.toml", "recipe=no/such.toml: no file no/such.toml"),
-        ("resume=no/such/run", "resume=no/such/run: no file no/such/run/config.json, so this is not a run's folder"),
-        ("epochs=0", "epochs=0 must be positive"),
-        ("lr=-1", "lr=-1.0 must be positive"),
-        ("lora.r=-1", "lora.r=-1 must not be negative"),
-        ("lora.alpha=0", "lora.alpha=0.0 must be positive"),
-        ("lora.dropout=1", "lora.dropout=1.0 must be in [0, 1)"),
-        ("out=", "out= is given without a name"),
-        ("lora.r=4097", "lora.r=4097 must be at most 4096"),
-        ("seed=-1", "seed=-1 must not be negative"),
-        ("temperature=-1", "temperature=-1.0 must not be negative"),
-        ("temperature=0", "temperature=0 samples nothing to learn from"),
-        ("temperature=1e-45", "temperature=1e-45 is too small to divide by; temperature=0 plays greedily"),
-        ("threads=99999", "threads=99999 must be at most 1024"),
-        ("seed=1e20", "seed=100000000000000000000 must be at most 2147483647"),
-        ("min_lr_ratio=7", "min_lr_ratio=7.0 must be at most 1"),
-        ("env=textcraft:nan", "weight nan of textcraft must be positive and finite"),
-        ("resume=x recipe=dapo", "recipe= has no effect beside resume="),
-        ("resume=", "resume= is given without a name"),
-        ("algo=rloo", "is not one of sft, reinforce, grpo, ppo; did you mean recipe=rloo?"),
-        ("resume=x resume_from=y", "resume_from= has no effect beside resume="),
-        ("resume_from=x lora.dropout=0.1", "lora.dropout= has no effect beside resume_from="),
-        ("out={timestamp.foo}", "out={timestamp.foo}: only {algo}"),
-        ("env=sat,sat:2", "env=sat,sat:2: sat is named twice"),
-        ("reward.scale=0", "reward.scale=0 leaves nothing to learn from"),
-        ("ppo.critic_warmup=3 epochs=3", "ppo.critic_warmup=3 leaves the policy no epoch of 3"),
-        ("ppo.value_clip=-1", "ppo.value_clip=-1.0 must be positive, or none"),
-        ("ppo.target_kl=0", "ppo.target_kl=0.0 must be positive, or none"),
-        ("ppo.epochs=0", "ppo.epochs=0 must be positive"),
-        ("ppo.clip=-0.2", "ppo.clip=-0.2 must be positive"),
-        ("ppo.critic_hidden=0", "ppo.critic_hidden=0 must be positive"),
-        ("ppo.gamma=1.1", "ppo.gamma must be between 0 and 1, not 1.1"),
-        ("ppo.level=word", "ppo.level=word is not one of turn, token"),
-        ("grpo.group_size=1", "grpo.group_size must be at least 2, not 1"),
-        ("grpo.aggregation=mean", "grpo.aggregation=mean is not one of token, sequence, constant"),
-        ("algo=grpo episodes=63", "episodes=63 must be a multiple of grpo.group_size=8"),
-        ("algo=grpo lora.r=0 grpo.kl_coef=0.1", "grpo.kl_coef needs a frozen base"),
-        ("resume_from=x lora.r=0", "resume_from= starts from an adapter, but lora.r=0 trains the model itself"),
-        (
-            "env=planner planner.worker=model lora.r=0",
-            "planner.worker=model needs a frozen base as its worker, which lora.r=0 trains away",
-        ),
-        (
-            "env=sat,tau_retail:2 tau_retail.user=model lora.r=0",
-            "tau_retail.user=model needs a frozen base as its customer, which lora.r=0 trains away",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), CASES["impossible values"])
 def test_an_impossible_value_is_refused(words, said, capsys):
     assert said in refused(capsys, *words.split())
+
+
+@pytest.mark.parametrize(("words", "said"), CASES["impossible plans of a run"])
+def test_an_impossible_plan_of_a_run_is_refused(words, said, capsys):
+    assert refused(capsys, *words.split()).startswith(said)
 
 
 def test_lora_r_0_needs_environments_without_requests():
@@ -287,24 +148,7 @@ def test_algorithms_have_what_the_loop_reads(name):
     assert [key for key in needed if not hasattr(options, key)] == []
 
 
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        ("ppo.whiten=false", False),
-        ("ppo.whiten=True", True),
-        ("ppo.whiten=0", False),
-        ("ppo.value_clip=none", None),
-        ("ppo.value_clip=None", None),
-        ("ppo.value_clip=0.5", 0.5),
-        ("--lr=3e-4", 3e-4),
-        ("episodes=1e3", 1000),
-        ("seed=2000000001", 2000000001),
-        ("lora.targets=q_proj,v_proj", "q_proj,v_proj"),
-        ("lora.targets=.*(=|_proj)", ".*(=|_proj)"),
-        ("recipe=", ""),
-        ("env=textcraft:2", "textcraft:2"),
-    ],
-)
+@pytest.mark.parametrize(("word", "value"), CASES["values"])
 def test_words_become_values_of_the_fields_type(word, value):
     key = word.lstrip("-").split("=")[0]
     found = flatten(parse([word]).as_dict())[key]
@@ -383,20 +227,7 @@ def test_environment_configs_are_frozen(name):
         options.prompt = "short"
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "wanted"),
-    [
-        ("", "max_turns=2", 2),
-        ("", "max_turns=2 textcraft.max_turns=7", 7),
-        ("max_turns = 2", "", 2),
-        ("max_turns = 2", "max_turns=3", 3),
-        ("max_turns = 2", "textcraft.max_turns=7", 7),
-        ("max_turns = 2", "max_turns=0", 8),
-        ("[textcraft]\nmax_turns = 7", "max_turns=2", 2),
-        ("max_turns = 2\n[textcraft]\nmax_turns = 7", "", 7),
-        ("max_turns = 2\n[tiny]\nmax_turns = 3", "", 3),
-    ],
-)
+@pytest.mark.parametrize(("text", "words", "wanted"), CASES["max turns"])
 def test_max_turns_is_recorded_as_the_environments(text, words, wanted, recipe, tmp_path):
     """It is resolved per difficulty, over recipes/embedded.toml's 8, and a resumed run has the same."""
     cfg = parse([recipe(text), "env=textcraft,sat", *words.split()])
@@ -445,23 +276,7 @@ def test_configuration_cannot_be_changed():
             setattr(record, field, 1)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("lr = ", "mine.toml is not TOML"),
-        ("lrr = 1", "unknown key 'lrr'; did you mean lr?"),
-        ("[textcraft]\nlevel = 1", "unknown key 'textcraft.level'"),
-        ("[gppo]\nclip = 1", "unknown key 'gppo.clip'; did you mean"),
-        ("algo = 'grpo'\n[ppo]\nclipp = 1", "unknown key 'ppo.clipp'; did you mean ppo.clip?"),
-        ("algo = 'grpo'\n[ppo]\nclip = -1", "ppo.clip=-1.0 must be positive"),
-        ("[tiny.alfworld]\nlevel = 1", "unknown key 'alfworld.level'"),
-        ("[lora]\nrank = 1", "unknown key 'lora.rank'; did you mean lora.r?"),
-        ("lr = true", "lr=True must be a number from -1e15 to 1e15"),
-        ("epochs = true", "epochs=True must be a whole number"),
-        ("[tiny]\nepochs = 0", "epochs=0 must be positive"),
-        ("tiny = 3", "tiny must be a table, [tiny], not 3"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), CASES["bad recipes"])
 def test_a_bad_recipe_is_refused(text, said, recipe, capsys):
     assert said in refused(capsys, recipe(text))
 

@@ -1,7 +1,6 @@
 """curriculum=: an option's values join one by one as training succeeds, exactly again after a resume."""
 
 import pytest
-from conftest import run_program
 
 import train
 from rl import curriculum
@@ -81,26 +80,3 @@ def test_skills_join_in_their_order(tmp_path):
     cfg = parse([*words, f"out={tmp_path}"])
     first = curriculum.lesson(cfg, 0)
     assert first.environments["db_bench"].skill == "select" and make_tasks(first, 0, 2, 1, "train", 0)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["curriculum=level"], "curriculum=level: env=textcraft has no option 'level'; difficulty is one"),
-        (["curriculum=difficulty"], "curriculum=difficulty: textcraft.difficulty=2 leaves one step; list two values"),
-        (
-            ["curriculum=difficulty:2"],
-            "curriculum=difficulty:2: the success after the colon must be above 0 and at most",
-        ),
-        (["curriculum=difficulty:x"], "curriculum=difficulty:x: the success after the colon must be above 0"),
-        (["curriculum=skill", "env=db_bench"], "curriculum=skill: db_bench.skill= leaves one step; list two values"),
-        (
-            ["curriculum=difficulty", "textcraft.difficulty=1,9"],
-            "textcraft.difficulty must be a comma list of 1, 2, 3, 4",
-        ),
-        (["curriculum=difficulty", "algo=sft", "data=README.md"], "curriculum=difficulty chooses tasks, and data="),
-    ],
-)
-def test_wrong_words_are_one_line(words, said):
-    status, out, err = run_program("train.py", *words)
-    assert (status, out, err.count("\n")) == (2, "", 1) and err.startswith(f"train.py: {said}"), err

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from cases import cases
 from conftest import reference
 
 from models import load_model, load_tokenizer
@@ -12,6 +13,8 @@ from rl import data
 from rl.batch import forward, make_batch
 from rl.config.parse import parse
 from rl.data import held_out_loss
+
+CASES = cases("data")
 
 PAIR = {"prompt": "How many planks?", "answer": "Four."}
 CHAT = {
@@ -121,23 +124,7 @@ def test_held_out_loss_is_the_mean_over_tokens(tokenizer, tmp_path):
     assert result["perplexity"] == pytest.approx(math.exp(result["eval_loss"]), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("{", "line 2: not valid JSON"),
-        ("[1]", "line 2: not a JSON object"),
-        ({"question": "q", "answer": "a"}, "line 2: neither messages nor conversations nor a text under 'prompt'"),
-        ({"prompt": "q", "answer": 4}, "line 2: neither messages nor conversations nor a text under 'answer'"),
-        ({"messages": [{"role": "robot", "content": "x"}]}, "line 2: a message needs a role of"),
-        ({"messages": [{"role": "user", "content": ["x"]}]}, "line 2: a message needs a role of"),
-        ({"messages": ["x"]}, "line 2: a message needs a role of"),
-        ({"messages": [{"role": ["user"], "content": "x"}]}, "line 2: a message needs a role of"),
-        ({"messages": "hello"}, "line 2: a conversation is a list of messages, not hello"),
-        ({"messages": 5}, "line 2: a conversation is a list of messages, not 5"),
-        ({"messages": [{"role": "user", "content": "x"}]}, "line 2: no message of the assistant"),
-        ({"messages": []}, "line 2: no message of the assistant"),
-    ],
-)
+@pytest.mark.parametrize(("row", "message"), CASES["bad rows"])
 def test_a_bad_row_is_one_clear_line(tokenizer, tmp_path, row, message):
     with pytest.raises(ValueError) as caught:
         loaded(tokenizer, written(tmp_path, PAIR, row))

@@ -5,6 +5,7 @@ import json
 from statistics import fmean, median, pstdev
 
 import pytest
+from cases import cases
 from conftest import run_program
 
 from models import load_tokenizer
@@ -14,6 +15,8 @@ from rl.records import Episode, Turn
 from rl.report import episodes
 from rl.stats import jeffreys
 from rl.tasks import Task
+
+CASES = cases("judge")
 
 PAID = (0.15, -0.05, -0.05, -0.05)
 WORDS = ["max_new_tokens=2", "max_turns=1", "threads=1", "ranks=1"]
@@ -159,20 +162,7 @@ def test_eval_compares_with_saved_results(saved, tmp_path):
     assert greedy["differences"][0]["success"] == 0.0 and greedy["temperature"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["env=sat", "n=5"], "played different tasks, 4 of split=test and 5 of split=test"),
-        (["env=sat", "n=4", "split=val"], "played different tasks, 4 of split=test and 4 of split=val"),
-        (["env=textcraft", "n=4"], "was played with env=sat, not textcraft"),
-        (["env=sat", "n=4", "max_new_tokens=3"], "was played with max_new_tokens=2, not 3"),
-        (["env=sat", "n=4", "against=Makefile"], "against=Makefile: not a file that eval.py json= wrote"),
-        (["k=4", "samples=3"], "k=4 needs samples=4 or more"),
-        (["k=x"], "k=x"),
-        (["mode=merge"], "mode=merge merges one adapter="),
-        (["out=merged"], "out= is the merged checkpoint of mode=merge|both; json= saves results"),
-    ],
-)
+@pytest.mark.parametrize(("words", "line"), CASES["impossible comparisons"])
 def test_comparisons_that_cannot_be_are_one_line(words, line, saved):
     status, out, err = run_program("eval.py", *WORDS, f"against={saved}", *words)
     assert status == 2 and line in err and err.count("\n") == 1 and "success" not in out, (out, err)

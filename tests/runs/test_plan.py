@@ -6,6 +6,7 @@ from dataclasses import replace
 import measured_peaks
 import pytest
 import torch
+from cases import cases
 from conftest import run_program
 from live_storage import LiveStorage
 from test_lora import awake, injected
@@ -30,6 +31,8 @@ from rl.config.parse import parse
 from rl.merging.certificate import Probes
 from rl.peaks import MOST_TOKENS, PROMPTS
 from rl.ranks.shard import most_copies
+
+CASES = cases("plan")
 
 pytestmark = [pytest.mark.all_only, pytest.mark.usefixtures("frozen_heap")]
 GIB = 2**30
@@ -230,33 +233,13 @@ def test_without_its_folder_a_device_has_no_plan(monkeypatch, folder):
     assert code == 2 and not out and err.count("\n") == 1 and "plan= counts what models/cuda allocates" in err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["plan=true", "lora.targets=q_prj"], "no linear layer is named q_prj; did you mean q_proj?"),
-        (["plan=true", "max_len=40000"], "max_len=40000 is more than the model's max_position_embeddings, 32768"),
-        (["plan=nonsense"], "plan=nonsense is neither true nor a size such as 24GiB"),
-        (["plan=0GiB"], "plan=0GiB is neither true nor a size such as 24GiB"),
-        (["plan=3GiB"], "plan=3GiB is too small for "),
-        (["plan=true", "model=./nowhere"], "./nowhere"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), CASES["bad plans"])
 def test_bad_plans_are_one_line(words, said, folder):
     code, out, err = run_program("train.py", f"model={folder}", "device=cuda", *words)
     assert code == 2 and said in err and len(err.splitlines()) == 1 and not out
 
 
-@pytest.mark.parametrize(
-    ("more", "less", "phase"),
-    [
-        ("checkpoint=none", "checkpoint=block", "update"),
-        ("micro_tokens=8192", "micro_tokens=4096", "update"),
-        ("rollout_batch_size=64", "rollout_batch_size=32", "rollout"),
-        ("dtype=float32", "dtype=bfloat16", "load"),
-        ("lora.r=0", "lora.r=16", "update"),
-        ("exact=true", "exact=false", "update"),
-    ],
-)
+@pytest.mark.parametrize(("more", "less", "phase"), CASES["settings and their phases"])
 def test_each_setting_changes_its_phase(more, less, phase, folder):
     words = [f"model={folder}", "device=cuda", "dtype=bfloat16", "max_len=2048", "plan=true"]
     sizes = sizes_of(read_config(folder))

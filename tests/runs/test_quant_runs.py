@@ -179,19 +179,6 @@ def test_stored_checkpoint_is_cast_to_a_dense_one(tmp_path):
         assert torch.equal(dense.get_submodule(name).weight, layer.dense(torch.float32)), name
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["quant=nf4", "lora.r=0"], "quant=nf4 freezes the weights that lora.r=0 trains; choose one of the two"),
-        (["quant=nf5"], "quant=nf5 is not one of none, nf4, nf4-double, int8; did you mean nf4?"),
-        (["quant=fp4"], "quant=fp4 is not one of none, nf4, nf4-double, int8; did you mean nf4?"),
-        (["quant=8bit"], "quant=8bit is not one of none, nf4, nf4-double, int8"),
-    ],
-)
-def test_bad_values_are_refused_before_anything_loads(words, line):
-    assert run_program("train.py", "model=nowhere/to-be-found", *words) == (2, "", f"train.py: {line}\n")
-
-
 def test_stored_checkpoints_do_not_train_whole(tmp_path):
     folder = with_tokenizer("int8", tmp_path / "stored")
     (folder / "model.safetensors").write_bytes(b"not read")

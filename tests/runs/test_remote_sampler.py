@@ -296,23 +296,6 @@ def test_weights_are_truncated_ratios_and_scale_advantages():
     assert found.metrics["remote_clipped"] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["sampler=localhost:8000"], "is not a URL up to /v1"),
-        (["sampler=http://h/v1", "lora.r=0"], "needs an adapter to send"),
-        (["sampler=http://h/v1", "algo=sft"], "learns from demonstrations"),
-        (["ahead=1"], "ahead=true samples on a server while this program learns: give sampler=http://host:port/v1"),
-        (["ahead=1", "sampler=http://h/v1", "curriculum=difficulty", "textcraft.difficulty=1,2"], "curriculum= knows"),
-        (["ahead=1", "sampler=http://h/v1", "env=planner", "planner.worker=model"], "planner.worker=rules"),
-    ],
-)
-def test_bad_words_are_one_line(words, line, capsys):
-    with pytest.raises(SystemExit) as ended:
-        parse(words, "train.py")
-    assert ended.value.code == 2 and line in capsys.readouterr().err
-
-
 def test_a_server_that_cannot_serve_the_run_is_said_at_once(tmp_path):
     with serving("load=true", "max_len=100") as server:
         words = f"sampler=http://127.0.0.1:{server.server_address[1]}/v1"

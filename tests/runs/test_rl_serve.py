@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import cases
 from conftest import FUZZ, run_program
 from hostile import is_plain, modest
 from hypothesis import HealthCheck, given, settings
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.all_only
 
 ROOT = Path(__file__).parents[2]
 PROMPT = {"prompt": [5, 6, 7], "max_tokens": 4}
+CASES = cases("rl_serve")
 
 
 @pytest.fixture(scope="module")
@@ -250,39 +252,10 @@ def test_a_full_context_ends_the_reply(server):
 
 
 BAD = {
-    "no such path": ("/v1/nothing", PROMPT, 404),
-    "unknown model": ("/v1/completions", {**PROMPT, "model": "gpt-4"}, 404),
-    "no prompt": ("/v1/completions", {"max_tokens": 3}, 400),
-    "empty prompt": ("/v1/completions", {"prompt": []}, 400),
-    "ids out of the vocabulary": ("/v1/completions", {"prompt": [5, 10**6]}, 400),
-    "negative ids": ("/v1/completions", {"prompt": [-1]}, 400),
-    "mixed prompts": ("/v1/completions", {"prompt": ["a", 5]}, 400),
+    **CASES["bad requests"],
     "too long a prompt": ("/v1/completions", {"prompt": [1] * 256}, 400),
-    "max_tokens=0": ("/v1/completions", {**PROMPT, "max_tokens": 0}, 400),
-    "max_tokens as text": ("/v1/completions", {**PROMPT, "max_tokens": "5"}, 400),
-    "a negative temperature": ("/v1/completions", {**PROMPT, "temperature": -1}, 400),
-    "a temperature that divides to infinity": ("/v1/completions", {**PROMPT, "temperature": 1e-45}, 400),
-    "a role as a list": ("/v1/chat/completions", {"messages": [{"role": [], "content": "?"}]}, 400),
-    "no content": ("/v1/chat/completions", {"messages": [{"role": "user"}]}, 400),
     "half a character": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\ud800"}], "n": 0}, 400),
-    "a model as a list": ("/v1/completions", {**PROMPT, "model": [[]]}, 404),
     "a huge temperature": ("/v1/completions", {**PROMPT, "temperature": 10**400}, 400),
-    "temperature as NaN": ("/v1/completions", {**PROMPT, "temperature": float("nan")}, 400),
-    "top_p=0": ("/v1/completions", {**PROMPT, "top_p": 0}, 400),
-    "n=0": ("/v1/completions", {**PROMPT, "n": 0}, 400),
-    "too many choices": ("/v1/completions", {**PROMPT, "n": 1000}, 400),
-    "a huge seed": ("/v1/completions", {**PROMPT, "seed": 2**63}, 400),
-    "an empty stop": ("/v1/completions", {**PROMPT, "stop": [""]}, 400),
-    "stop as a number": ("/v1/completions", {**PROMPT, "stop": 5}, 400),
-    "stop_token_ids as text": ("/v1/completions", {**PROMPT, "stop_token_ids": ["a"]}, 400),
-    "stream as text": ("/v1/completions", {**PROMPT, "stream": "yes"}, 400),
-    "tools": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "?"}], "tools": [{}]}, 400),
-    "no messages": ("/v1/chat/completions", {"max_tokens": 3}, 400),
-    "an unknown role": ("/v1/chat/completions", {"messages": [{"role": "wizard", "content": "?"}]}, 400),
-    "an image": ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400),
-    "content as a number": ("/v1/chat/completions", {"messages": [{"role": "user", "content": 5}]}, 400),
-    "loading without load=true": ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "/"}, 403),
-    "unloading without load=true": ("/v1/unload_lora_adapter", {"lora_name": "one"}, 403),
 }
 
 
@@ -418,17 +391,7 @@ def test_a_key_is_asked_for():
         assert ask(server, "/health", None, {"Authorization": "Bearer secret-key", "Origin": "http://a.b"})[0] == 403
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["adapter=/nowhere"], "/nowhere"),
-        (["model=/nowhere"], "model '/nowhere': no such folder"),
-        (["max_len=5000"], "max_len=5000 is more than the model's max_position_embeddings, 4096"),
-        (["port=70000"], "port=70000 must be at most 65535"),
-        (["key=short"], "key must have at least 8 characters"),
-        (["prot=8000"], "unknown key 'prot'"),
-    ],
-)
+@pytest.mark.parametrize(("words", "line"), CASES["bad words"])
 def test_bad_words_are_one_line(words, line):
     code, _, err = run_program("rl/serve/__main__.py", *words)
     assert code in (1, 2) and len(err.splitlines()) == 1 and line in err, err

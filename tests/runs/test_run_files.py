@@ -14,7 +14,7 @@ import torch
 from hostile import modest
 from hostile_files import tokenizer
 from safetensors.torch import load_file, save_file
-from test_checkpoint import make_state
+from test_checkpoint import make_state, sign
 from test_lora import injected
 from test_report import make_episode
 
@@ -34,13 +34,6 @@ from rl.run import folder as claim
 from rl.run.checkpoint import save_checkpoint
 from rl.run.files import append, sha256, verify
 from rl.run.watch import Watch
-
-
-def sign(folder: Path) -> None:
-    """Write the digests of a checkpoint's files into its manifest."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["sha256"] |= {name: sha256(folder / name) for name in manifest["sha256"]}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "inside/file"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import cases
 from conftest import metrics_of, page_data, run_program
 from safetensors.torch import load_file
 
@@ -21,6 +22,8 @@ from rl.config.arguments import ArgumentError
 from rl.config.parse import parse
 from rl.run import folder as claims
 from rl.run.run import Run
+
+CASES = cases("train")
 
 ROOT = Path(__file__).parents[2]
 PARAMETERS = sum(x.numel() for x in load_file(TINY / "model.safetensors").values())
@@ -307,32 +310,7 @@ def test_max_steps_ends_the_run_and_max_len_the_episodes(tmp_path):
     assert cut and all(e["outcome"] == "timeout" and not e["success"] for e in cut)
 
 
-BAD = {
-    "unknown key": (["train.py", "ppo.clp=0.1"], 2, "ppo.clip"),
-    "wrong type": (["train.py", "epochs=many"], 2, "epochs=many must be a whole number"),
-    "impossible value": (["train.py", "lr=-1"], 2, "lr=-1.0 must be positive"),
-    "unknown environment": (["train.py", "env=textcroft"], 2, "textcraft"),
-    "unknown field of out": (["train.py", "out=runs/{{name}}"], 2, "{timestamp}"),
-    "missing folder": (["train.py", "model=./nowhere"], 1, "./nowhere"),
-    "hub id without network": (["train.py", "model=Qwen/Qwen2.5-0.5B-Instruct"], 1, "Qwen/Qwen2.5-0.5B-Instruct"),
-    "no such adapter": (["eval.py", "adapter=runs/nowhere"], 2, "runs/nowhere"),
-    "resume from nothing": (["train.py", "resume=runs/nowhere"], 2, "runs/nowhere"),
-    "a key of train.py": (["eval.py", "eval_episodes=8"], 2, "is a key of train.py; here it is n="),
-    "no such adapter to start from": (["train.py", "resume_from=runs/nowhere"], 2, "runs/nowhere"),
-    "invalid rows": (
-        ["train.py", "algo=sft", "data=Makefile", "out={tmp}/x"],
-        1,
-        "Makefile, line 1: not valid",
-    ),
-    "a name that no layer has": (
-        ["train.py", "lora.targets=w_proj", "out={tmp}/x"],
-        2,
-        "linear layers here: down_proj",
-    ),
-    "nothing but the head": (["train.py", "lora.targets=lm_head", "out={tmp}/x"], 2, "lm_head"),
-    "merge without out": (["merge.py", "adapter=runs/x"], 2, "out="),
-    "merge of nothing": (["merge.py", "adapter=runs/nowhere", "out={tmp}/m"], 1, "runs/nowhere"),
-}
+BAD = CASES["bad input"]
 
 
 @pytest.mark.parametrize("name", BAD)
