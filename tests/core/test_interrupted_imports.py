@@ -57,7 +57,7 @@ def test_interrupted_report_ends_with_130(program, module, monkeypatch, tmp_path
 
     (tmp_path / "episodes.jsonl").touch()
     loaded = importlib.import_module(module)
-    monkeypatch.setattr(loaded.retention, "records", stop)
+    monkeypatch.setattr(loaded.history, "records", stop)
     monkeypatch.setattr(loaded, "listed", stop, raising=False)
     with pytest.raises(SystemExit) as ended:
         loaded.main([str(tmp_path), "1"] if program == "explain" else [])
