@@ -5,7 +5,6 @@ ours, theirs, ...), so that whatever else the machine does falls on all of them.
 every value. benchmarks/sides.py makes the models of the sides.
 """
 
-import difflib
 import gc
 import json
 import math
@@ -36,7 +35,6 @@ from rl.run.memory_errors import is_out_of_memory
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 ENOUGH = 3  # measured repeats of a row that takes long
-MANY = 18  # more rows than these are not listed in a line
 T = TypeVar("T")
 PACKAGES = ("torch", "triton", "transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy")
 
@@ -208,13 +206,11 @@ def hint(missing: Sequence[str], extra: str = "bench") -> None:
 
 def chosen(names: Iterable[str], only: str) -> list[str]:
     """Return the names that begin with `only`. If there is none, exit with 1 and one line that lists the names with the
-    same words before the first comma, or else those words of all names, or the nearest three of more than MANY."""
+    same words before the first comma, or else those words of all names."""
     found = [name for name in names if name.startswith(only)]
     if not found:
         near = [name for name in names if name.startswith(only.split(",")[0])]
         near = near or list(dict.fromkeys(name.split(",")[0] for name in names))
-        if len(near) > MANY:
-            near = difflib.get_close_matches(only, near, 3, 0.0)
         sys.exit(f"only={only}: no row of this benchmark begins so; rows begin with: {'; '.join(near)}")
     return found
 

@@ -108,7 +108,7 @@ NOTES = [
     "limit of decode: every weight and each row's keys and values read once, at the speed of a copy in this run, or "
     "the products of all rows; of prefill and a training pass: the products of the layers (twice as many with the "
     "gradients of the inputs) at the speed of a large product in this run. Adapters and attention are not in it.",
-    "checked: kernels of one step or pass, their time on the device, and the families' shares of it (their counts).",
+    "checked: kernels of one step or pass, and their time on the device.",
     "The JSON has each row's peak of allocated memory (details.peak_gib).",
 ]
 

@@ -116,11 +116,11 @@ def step_row(name: str, model, rows: int, context: int, target: float | None, gi
 
     run(CHUNK)  # computes the prompt, and captures the step
     seconds = common.interleave({"ours": repeat}, options.repeats, options.warmup, given.device, scale.patience)["ours"]
-    check, families = kernels.profiled(partial(repeat, CHUNK), given.device, CHUNK)
+    check = kernels.profiled(partial(repeat, CHUNK), given.device, CHUNK)
     middle = start + scale.new * (options.warmup + len(seconds) / 2)
     values = {"ours": [value / scale.new for value in seconds]}
     values["limit"] = [decode_limit(model, rows, middle, given.device)]
-    row = Row(name, values, speedup=True, tokens=rows, check=check, details={"families": families})
+    row = Row(name, values, speedup=True, tokens=rows, check=check)
     row.targets = {"limit": target} if target else {}
     return row
 
@@ -142,8 +142,8 @@ def prefill(shape: str, given: Given) -> Iterator[Row]:
         seconds = common.interleave({"ours": work}, given.options.repeats, given.options.warmup, given.device)
         limit = 2 * layers * tokens / product_rate(given.device, given.dtype)
         limit = max(limit, 2 * layers / bandwidth(given.device)) + decode_limit(model, 1, tokens, given.device)
-        check, families = kernels.profiled(work, given.device)
-        words = {"tokens": tokens, "check": check, "details": {"families": families}}
+        check = kernels.profiled(work, given.device)
+        words = {"tokens": tokens, "check": check}
         values = {**seconds, "limit": [limit]}
         yield Row(f"prefill {shape}, {tokens:,} tokens and the first sampled", values, speedup=True, **words)
 
@@ -271,10 +271,10 @@ def training_row(name: str, model, given: Given) -> Row:
     name, peak = f"{name}, {count * tokens:,} tokens", common.peak_gib(given.device)
     if dropped:
         return Row(name, {}, dropped=dropped)
-    check, families = kernels.profiled(work, given.device)
+    check = kernels.profiled(work, given.device)
     operations = 4 * (count * tokens * layer_weights(model) + len(grad_N) * model.lm_head.weight.numel())
     values = {**seconds, "limit": [operations / product_rate(given.device, given.dtype)]}
-    details = {"families": families, "pass_peak_gib": peak}
+    details = {"pass_peak_gib": peak}
     check = f"peak {peak:.2f} GiB; {check}"
     return Row(name, values, speedup=True, tokens=count * tokens, check=check, details=details)
 

@@ -73,7 +73,7 @@ def device(monkeypatch):
         for name, value in (("reset_peak_memory_stats", None), ("max_memory_allocated", 2**30)):
             monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2**30)
-        monkeypatch.setattr(kernels, "profiled", lambda work, device, times=1: (work(), ("3 kernels", {}))[1])
+        monkeypatch.setattr(kernels, "profiled", lambda work, device, times=1: (work(), "3 kernels")[1])
         monkeypatch.setattr(gpu_decode, "bandwidth", lambda _: 1e12)
         monkeypatch.setattr(gpu_decode, "product_rate", lambda *_: 1e14)
         monkeypatch.setattr(common, "absent", lambda *packages: list(packages))
