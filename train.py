@@ -56,7 +56,7 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstr
     with run.phase("collect") as phase:
         episodes = collect(tokenizer, state, demos, cfg)
         stats = (token_stats if demos else rollout_stats)(episodes)
-        state.watch.collected(state, episodes, stats, cfg)
+        run.collected(state, episodes, stats)
         phase["tokens"] += stats["sampled_tokens"]
 
     # 3. Score them: rewards, the critic's values, the reference's log-probabilities, advantages.

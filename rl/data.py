@@ -32,13 +32,12 @@ from models.json_file import parse_json
 from rl import ranks
 from rl.base_model import Base, request_streams
 from rl.batch import forward, make_batch, micro_batches
-from rl.config.checks import check_failures
 from rl.config.fields import Config, Optim
 from rl.config.refusals import Refusal
 from rl.evaluate import EVAL_STREAM, progress_bar
 from rl.ranks import playing
 from rl.records import Episode, Turn
-from rl.rollout import CUT, add_step
+from rl.rollout import CUT, add_step, check_failures
 from rl.run.files import bounded_lines
 from rl.tasks import Task, make_env, make_tasks, text_of, with_prompt
 

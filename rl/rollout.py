@@ -21,8 +21,8 @@ from models.engine import Engine, SampledTurn
 from models.hooks import hooks
 from rl import ranks, reward
 from rl.base_model import Base
-from rl.config.checks import check_failures
 from rl.config.fields import Config
+from rl.config.refusals import Refusal
 from rl.ranks import playing
 from rl.records import Episode
 from rl.remote.sampler import remote_engine
@@ -31,6 +31,7 @@ from rl.run.health import sampler_hash
 from rl.tasks import Task, make_env
 
 MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
+GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
 
 # Takes the place of the environment's step for a reply that max_len cut short, which the environment never sees.
 CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
@@ -238,3 +239,16 @@ def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Confi
         episode.outcome, episode.success = step.info["outcome"], step.info["success"]
         episode.metrics = step.info.get("metrics", {})
     return [] if over else ids
+
+
+def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:
+    """Raise ValueError if every episode that was tried failed, in GIVE_UP groups, or none is left.
+
+    finished: the episodes; playing, waiting: how many are not finished; error: of the episode that failed last.
+    """
+    if playing or not all(episode.infrastructure_failed for episode in finished):
+        return
+    groups = len({episode.group for episode in finished})
+    if groups >= GIVE_UP or not (waiting or ranks.here.world > 1):
+        tried = f"{len(finished)} of {len(finished) + waiting} episodes"
+        raise Refusal(f"{tried} were tried, and every one failed; the last: {error}") from error

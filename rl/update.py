@@ -123,6 +123,6 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -
         for name, share in shares.items():
             metrics[name] += share
         before_N = batch.first_entropy[piece.place_N]
-        batch.first_entropy[piece.place_N] = torch.where(before_N < 0, entropy_N, before_N)
+        batch.first_entropy[piece.place_N] = torch.where(before_N == -1, entropy_N, before_N)
     metrics["sampler_gap"] = torch.tensor([gap for _, gap, _ in step.results]).max().item()
     return metrics

@@ -14,15 +14,13 @@ from envs.http.exchange import is_address
 from envs.qa import NEEDED
 from lora.peft_files import MOST_RANK
 from models import CausalLM
-from rl import curriculum, plan, ranks
+from rl import curriculum, plan
 from rl.config import model_checks
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config
-from rl.config.refusals import Refusal
 from rl.tasks import mixture, text_of
 
 T = TypeVar("T")
-GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
 
 
 def without_auto(cfg: T) -> T:
@@ -165,19 +163,6 @@ def check_model(cfg: Config, model: CausalLM) -> None:
     if cfg.algo == "reinforce" and cfg.episodes * cfg.algorithm.epochs > cfg.batch_size:
         single = "set batch_size=episodes for a single step per epoch"
         print(f"reinforce: only the first optimizer step of an epoch is on-policy; {single}")
-
-
-def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:
-    """Raise ValueError if every episode that was tried failed, in GIVE_UP groups, or none is left.
-
-    finished: the episodes; playing, waiting: how many are not finished; error: of the episode that failed last.
-    """
-    if playing or not all(episode.infrastructure_failed for episode in finished):
-        return
-    groups = len({episode.group for episode in finished})
-    if groups >= GIVE_UP or not (waiting or ranks.here.world > 1):
-        tried = f"{len(finished)} of {len(finished) + waiting} episodes"
-        raise Refusal(f"{tried} were tried, and every one failed; the last: {error}") from error
 
 
 def check_tracker(service: str) -> None:

@@ -40,7 +40,10 @@ def saved_settings(run: str) -> dict[str, Any]:
         keys = flatten(read_json(path))
     except (ValueError, AttributeError, RecursionError) as error:
         raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
-    keys.pop("reduce", None)  # a key that older runs saved and that no longer exists
+    if keys.pop("reduce", "tree") == "fast":  # a key that older runs saved
+        print(
+            "reduce=fast is no key any more: the ranks' gradients are added in a tree, so the run goes on with other bits"
+        )
     return {**keys, "out": run}
 
 

@@ -90,7 +90,11 @@ class Run:
         """Return the line at a run's end: its last epoch, why it ends early, and its best epoch by evaluation."""
         return retention.last_line(state, self.cfg, self.folder)
 
-    # ---- the end of an epoch ----
+    # ---- an epoch ----
+
+    def collected(self, state: TrainState, episodes: list[Episode], stats: dict) -> None:
+        """Look for signs of nonsense in the episodes of an epoch; stats: their metrics."""
+        state.watch.collected(state, episodes, stats, self.cfg)
 
     @contextmanager
     def uninterrupted(self, state: TrainState, episodes: list[Episode]) -> Iterator[None]:
