@@ -41,9 +41,7 @@ def saved_settings(run: str) -> dict[str, Any]:
     except (ValueError, AttributeError, RecursionError) as error:
         raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
     if keys.pop("reduce", "tree") == "fast":  # a key that older runs saved
-        print(
-            "reduce=fast is no key any more: the ranks' gradients are added in a tree, so the run goes on with other bits"
-        )
+        print("reduce=fast is gone: gradients of ranks are added in a tree, and the run goes on with other bits")
     return {**keys, "out": run}
 
 
