@@ -117,7 +117,7 @@ def test_all_gpu_parts_fit_into_one_call_of_ten_minutes():
     seconds = gpu.Options().seconds
     assert sum(seconds for _, seconds in gpu_parts.PARTS.values()) <= seconds <= 600 - 30
     first = "tests", "agreement", "text", "decode, small", "training pass", "epoch"
-    assert tuple(gpu_parts.PARTS)[: len(first)] == first and gpu_sizes.Scale().tests[0] == "test_on_a_gpu.py"
+    assert tuple(gpu_parts.PARTS)[: len(first)] == first and gpu_sizes.Scale().tests[0] == "cuda/test_on_a_gpu.py"
 
 
 def test_the_gpu_tests_leave_out_those_that_only_compile(monkeypatch):

@@ -324,7 +324,7 @@ def in_processes(with_golden: dict[str, bool]) -> list[dict]:
     started = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM, json.dumps([names, also])],
-            cwd=ROOT / "tests",
+            cwd=ROOT / "tests" / "envs",
             env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
         )

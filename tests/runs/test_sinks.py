@@ -154,7 +154,7 @@ def test_the_package_itself_takes_it_offline(name, tmp_path):
     import subprocess
 
     folder = make_folder(tmp_path)
-    program = "import sys; from pathlib import Path; sys.path[:0] = ['tests']; import test_sinks as t\n"
+    program = "import sys; from pathlib import Path; sys.path[:0] = ['tests', 'tests/runs']; import test_sinks as t\n"
     program += "name, folder = sys.argv[1], Path(sys.argv[2])\n"
     program += "for n in (1, 2): t.trackers.send(folder, n, t.TOKENIZER, t.own(), t.settings(name))\n"
     program += "t.trackers.close(folder)\n"
