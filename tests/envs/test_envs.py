@@ -325,7 +325,7 @@ def in_processes(with_golden: dict[str, bool]) -> list[dict]:
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM, json.dumps([names, also])],
             cwd=ROOT / "tests" / "envs",
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONUTF8": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
             stdout=subprocess.PIPE,
         )
         for seed, also in with_golden.items()
