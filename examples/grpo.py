@@ -13,6 +13,7 @@ Only low-rank adapters train (LoRA, Hu et al. 2021); the model's own weights sta
 
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -193,4 +194,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with suppress(KeyboardInterrupt):
+        main()

@@ -48,7 +48,7 @@ class LoRALinear(nn.Module):
         if adapter is None:
             return base(x)
         if self.fuses():
-            return self.joint(x, (self,))[0]  # the same formula, as one autograd function
+            return self.joint(x, (self,))[0]  # by default: the same formula as one autograd function (lora/fused.py)
         A, B = adapter.A.to(x.dtype), adapter.B.to(x.dtype)
         low = F.linear(F.dropout(x, self.dropout, self.training), A)
         return base(x) + adapter.scale * F.linear(low, B)

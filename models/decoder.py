@@ -67,7 +67,7 @@ class Attention(nn.Module):
         queries = layout if wanted is None else layout.with_queries(wanted)
         q_NHE = rotate(self.q_norm(q_NHE), *queries.rotary[self.rope])
         k_NKE = rotate(self.k_norm(k_NKE), *layout.rotary[self.rope])
-        if queries.packed_attend is not None:
+        if queries.packed_attend is not None:  # training on CUDA in 16 bits, without padding
             return self.o_proj(queries.packed_attend(q_NHE, k_NKE, v_NKE, self.window).flatten(1))
         k, v = layout.sequences(k_NKE), layout.sequences(v_NKE)  # [S, K, T, E]
         k, v = cache.extend(k, v) if cache is not None else (in_blocks(k).mT, in_blocks(v))
@@ -104,6 +104,7 @@ class Block(nn.Module):
 
     def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, wanted=None) -> torch.Tensor:
         """Return the rows after this layer; with `wanted` only those rows."""
+        # On a CPU this is how training computes a block (models/cpu/block.py); the lines below are the reference.
         if cache is None and (fused := hooks(x_ND).train_block(self, x_ND, layout, wanted)) is not None:
             return fused
         attended = self.self_attn(self.input_layernorm(x_ND), layout, cache, wanted)

@@ -63,7 +63,7 @@ class Batch:
     """The tensors that losses see: one entry per sampled token, episode after episode, no padding and no mask.
 
     The totals count over the whole optimizer step, of which this batch may be one piece; a loss divides by them, so the
-    way a step is cut into micro-batches does not change its gradient.
+    way a step is cut into micro-batches changes its gradient by rounding at most.
     """
 
     episodes: list[Episode]  # B of them, in the order in which their tokens are laid out

@@ -2,7 +2,7 @@
 
 Every rank holds the whole state of the run and takes the same steps. Shared out are what takes the time: the episodes
 that are played, and the pieces of a batch. A result does not depend on the rank that computes it, and results are put
-together in the order of the tasks or pieces; so any number of ranks trains the same adapter. The first rank alone
+together in the order of the tasks or pieces; so on CPUs one to eight ranks train the same adapter. The first rank alone
 writes and prints. A process that `rl/ranks/launch.py` has not made one of several is rank 0 of 1: then the functions
 here do everything themselves and send nothing.
 """

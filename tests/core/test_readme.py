@@ -37,9 +37,13 @@ IMPORTED = """
 import sys
 from pathlib import Path
 
+import rl.run.early_interrupt
 import train
 import envs
+from models.hooks import hooks
 from rl.config import fields
+
+hooks("cpu")  # a run on a CPU loads models/cpu
 
 fields.algorithm_module("ppo")
 envs.make("textcraft")
