@@ -73,7 +73,7 @@ TRAINING = {
 }  # keys of train.py and their names here
 
 
-def as_trained_words(words: list[str]) -> tuple[list[str], list[str]]:
+def words_and_lines_as_trained(words: list[str]) -> tuple[list[str], list[str]]:
     """Return the words after those of the adapters' runs, and lines to print: what these runs played, base model and
     quantisation (rl/judge/adapter_settings.py). A run's folder among the adapters becomes its best epoch's."""
     if arguments.wants_help(words):
@@ -222,7 +222,7 @@ def merged(cfg: Config, keys: Keys) -> tuple[Config, Keys]:
 if __name__ == "__main__":
     with signals.handled():
         with exits.exits_cleanly("eval.py"):
-            words, lines = as_trained_words(sys.argv[1:])
+            words, lines = words_and_lines_as_trained(sys.argv[1:])
             cfg, keys = parse(words, "eval.py", Keys)
             check(keys, words)
             cfg, keys = with_every_task(cfg, keys)

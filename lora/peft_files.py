@@ -232,7 +232,7 @@ def _numbers(paths: list[str], config: dict) -> dict[str, int]:
     for stack in _listed(config.get("layers_pattern")) or [None]:
         for path in paths:
             starts = part_starts(path) - {0} if stack is None else part_starts(path)
-            ends = patterns.ends(r"[^.]*" if stack is None else stack, path, starts)
+            ends = patterns.positions_after(r"[^.]*" if stack is None else stack, path, starts)
             for number in re.finditer(r"\.(\d+)(?=\.)", path, re.ASCII):
                 if number.start() in ends:
                     numbers.setdefault(path, int(number[1][:9]))

@@ -34,9 +34,9 @@ class Patterns:
         """
         if parts and expression.isidentifier():  # most keys are plain names, and there may be thousands
             return name.rpartition(".")[2] == expression
-        return len(name) in self.ends(expression, name, part_starts(name) if parts else {0})
+        return len(name) in self.positions_after(expression, name, part_starts(name) if parts else {0})
 
-    def ends(self, expression: str, name: str, starts: set[int]) -> set[int]:
+    def positions_after(self, expression: str, name: str, starts: set[int]) -> set[int]:
         """Return the positions in the name to which the expression leads from one of the positions `starts`."""
         try:
             if expression not in self.parsed:
@@ -97,25 +97,25 @@ def joined(tree: Iterable) -> list[tuple]:
 
     Raise ValueError for syntax that is not supported.
     """
-    found, piece = [], []
+    pairs, piece = [], []
     for kind, value in [*tree, (None, None)]:
         if kind in PIECES:
             piece.append((kind, value))
             continue
         if piece:
-            found.append(("piece", compiler.compile(parser.SubPattern(parser.State(), piece), 0)))
+            pairs.append(("piece", compiler.compile(parser.SubPattern(parser.State(), piece), 0)))
             piece = []
         if kind is op.SUBPATTERN and not value[1] and not value[2]:
-            found.append((kind, joined(value[3])))
+            pairs.append((kind, joined(value[3])))
         elif kind is op.BRANCH:
-            found.append((kind, [joined(branch) for branch in value[1]]))
+            pairs.append((kind, [joined(branch) for branch in value[1]]))
         elif kind in (op.MAX_REPEAT, op.MIN_REPEAT):
-            found.append((op.MAX_REPEAT, (value[0], value[1], joined(value[2]))))
+            pairs.append((op.MAX_REPEAT, (value[0], value[1], joined(value[2]))))
         elif kind in (op.ASSERT, op.ASSERT_NOT) and value[0] == 1:
-            found.append((kind, joined(value[1])))
+            pairs.append((kind, joined(value[1])))
         elif kind is not None:
             raise Refusal(f"lora patterns: {str(kind).lower().replace('_', ' ')} is not supported")
-    return found
+    return pairs
 
 
 def part_starts(name: str) -> set[int]:
@@ -186,10 +186,10 @@ def by_pattern(paths: Iterable[str], pattern: dict) -> dict:
 
     Raise ValueError for a key that is not a regular expression, or not supported.
     """
-    patterns, found = Patterns(), {}
+    patterns, value_of_layer = Patterns(), {}
     for path in paths:
         for key, value in pattern.items():
             if patterns.matches(key, path, parts=True):
-                found[path] = value
+                value_of_layer[path] = value
                 break
-    return found
+    return value_of_layer

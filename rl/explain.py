@@ -83,15 +83,15 @@ def start_before(run: Path, epoch: int, copy: Path) -> tuple[Config, Path]:
     saved = resolve({"resume": str(run)})
     if saved.algorithm.source != "rollouts":
         raise ArgumentError(f"{run} has algo={saved.algo}, which learns from demonstrations; there is no advantage")
-    found = [path for path in checkpoints(run) if int(path.name.split("-")[1]) < epoch and is_whole(path)]
+    earlier = [path for path in checkpoints(run) if int(path.name.split("-")[1]) < epoch and is_whole(path)]
     copy.mkdir()
     for name in ("config.json", "origin.json"):
         if (run / name).is_file():
             shutil.copy(run / name, copy / name)
-    for folder in [*found[-1:], *run.glob("reference")]:
+    for folder in [*earlier[-1:], *run.glob("reference")]:
         shutil.copytree(folder, copy / folder.name)
     changed = {"rollouts": str(run / "episodes.jsonl"), "eval_episodes": 0, "ranks": 1, "strict": False, "plan": ""}
-    cfg = replace(saved, **changed, out=str(copy), resume=str(copy) if found else "")
+    cfg = replace(saved, **changed, out=str(copy), resume=str(copy) if earlier else "")
     checks.check(cfg)
     return cfg, copy
 
@@ -139,15 +139,18 @@ def same_weights(state: TrainState, run: Path) -> bool | None:
 # ------------------------------------------------------------------------------------------------------------- text
 
 
-def report(found: Explained, tokenizer: Tokenizer, run: Path, epoch: int, cfg: Experiment, keys: Keys) -> list[str]:
+def report(explained: Explained, tokenizer: Tokenizer, run: Path, epoch: int, cfg: Experiment, keys: Keys) -> list[str]:
     """Return the lines to print."""
-    batch, change_N = found.batch, found.after_N - found.before_N
-    own = {True: "the update is the run's own, bit for bit", False: "not the run's own update: code or machine differ"}
-    steps = f"{found.stats['optimizer_steps']} optimizer step{'s' * (found.stats['optimizer_steps'] != 1)}"
+    batch, change_N = explained.batch, explained.after_N - explained.before_N
+    verdicts = {
+        True: "the update is the run's own, bit for bit",
+        False: "not the run's own update: code or machine differ",
+    }
+    steps = f"{explained.stats['optimizer_steps']} optimizer step{'s' * (explained.stats['optimizer_steps'] != 1)}"
     counts = f"{len(batch.episodes)} episodes, {len(change_N):,} tokens, {steps}"
     lines = [
         f"epoch {epoch} of {run}, {cfg.algo} on {cfg.env}: {counts}",
-        own.get(found.exact, "the run saved no weights after it to compare with"),
+        verdicts.get(explained.exact, "the run saved no weights after it to compare with"),
     ]
     for name, chosen_N in (("above", batch.advantages_N > 0), ("below", batch.advantages_N < 0)):
         if n := int(chosen_N.sum()):
@@ -159,7 +162,7 @@ def report(found: Explained, tokenizer: Tokenizer, run: Path, epoch: int, cfg: E
             )
     order_N = {
         "change": change_N,
-        "probability": found.after_N.exp() - found.before_N.exp(),
+        "probability": explained.after_N.exp() - explained.before_N.exp(),
         "advantage": batch.advantages_N,
     }[keys.by]
     changed = change_N.abs().argsort(descending=True, stable=True)  # of equal ones, the most changed come first
@@ -169,41 +172,43 @@ def report(found: Explained, tokenizer: Tokenizer, run: Path, epoch: int, cfg: E
         if keys.by != "advantage":
             ranked = [n for n in ranked if order_N[n] != 0 and (order_N[n] > 0) == descending]
         lines += ["", f"tokens, {title}: change of log-probability, ratio, probability, advantage"]
-        lines += [token_line(found, tokenizer, n) for n in ranked] or ["  none"]
-    lines += ["", "texts, by their summed change: sum, tokens, mean advantage", *text_lines(found, tokenizer, keys)]
+        lines += [token_line(explained, tokenizer, n) for n in ranked] or ["  none"]
+    lines += ["", "texts, by their summed change: sum, tokens, mean advantage", *text_lines(explained, tokenizer, keys)]
     lines += ["", "episodes that moved the gradient most: share, norm"]
-    for b in found.share_B.abs().argsort(descending=True, stable=True)[: keys.episodes].tolist():
-        e, own_N = batch.episodes[b], batch.episode_N == b
+    for b in explained.share_B.abs().argsort(descending=True, stable=True)[: keys.episodes].tolist():
+        e, of_episode_N = batch.episodes[b], batch.episode_N == b
         lines.append(
-            f"  {found.share_B[b]:+8.1%} {found.norm_B[b]:9.2g}  episode {b}: {e.env} seed {e.seed}, {e.outcome}, "
-            f"score {round(e.score, 9):g}, turns {len(e.turns)}, tokens {int(own_N.sum())}, mean advantage "
-            f"{batch.advantages_N[own_N].mean():+.3f}"
+            f"  {explained.share_B[b]:+8.1%} {explained.norm_B[b]:9.2g}  episode {b}: {e.env} seed {e.seed}, "
+            f"{e.outcome}, score {round(e.score, 9):g}, turns {len(e.turns)}, tokens {int(of_episode_N.sum())}, "
+            f"mean advantage {batch.advantages_N[of_episode_N].mean():+.3f}"
         )
     return lines
 
 
-def token_line(found: Explained, tokenizer: Tokenizer, n: int) -> str:
+def token_line(explained: Explained, tokenizer: Tokenizer, n: int) -> str:
     """Return a token's numbers and the text around it."""
-    b, before, after = int(found.batch.episode_N[n]), found.before_N[n].item(), found.after_N[n].item()
-    e = found.batch.episodes[b]
-    at = place(found.batch, n)
-    left, own, right = (
+    b, before, after = int(explained.batch.episode_N[n]), explained.before_N[n].item(), explained.after_N[n].item()
+    e = explained.batch.episodes[b]
+    at = place(explained.batch, n)
+    left, token, right = (
         shown(tokenizer, e.ids_T[max(0, i) : j])
         for i, j in ((at - AROUND, at), (at, at + 1), (at + 1, at + 1 + AROUND))
     )
     ratio = torch.tensor(after - before).exp().item()
     odds = f"{torch.tensor(before).exp():7.2%} -> {torch.tensor(after).exp():7.2%}"
-    head = f"  {after - before:+9.4f} {ratio:8.4f}  {odds}  {found.batch.advantages_N[n]:+8.3f}"
-    return f"{head}  episode {b}, turn {int(found.batch.turn_N[n]) + 1}: {left}[{own}]{right}"
+    head = f"  {after - before:+9.4f} {ratio:8.4f}  {odds}  {explained.batch.advantages_N[n]:+8.3f}"
+    return f"{head}  episode {b}, turn {int(explained.batch.turn_N[n]) + 1}: {left}[{token}]{right}"
 
 
-def text_lines(found: Explained, tokenizer: Tokenizer, keys: Keys) -> list[str]:
+def text_lines(explained: Explained, tokenizer: Tokenizer, keys: Keys) -> list[str]:
     """Return the texts whose tokens changed most in all, upwards and downwards."""
-    ids_N = torch.tensor([i for e in found.batch.episodes for i, m in zip(e.ids_T, e.action_mask_T, strict=True) if m])
+    ids_N = torch.tensor(
+        [i for e in explained.batch.episodes for i, m in zip(e.ids_T, e.action_mask_T, strict=True) if m]
+    )
     ids, where_N, counts = ids_N.unique(return_inverse=True, return_counts=True)
     sums, means = (
         torch.zeros(len(ids)).index_add_(0, where_N, x_N.float())
-        for x_N in (found.after_N - found.before_N, found.batch.advantages_N)
+        for x_N in (explained.after_N - explained.before_N, explained.batch.advantages_N)
     )
     order, lines = sums.argsort(descending=True).tolist(), []
     half = max(1, keys.tokens // 2)
@@ -238,8 +243,8 @@ def main(words: Sequence[str]) -> None:
         last = max((record["epoch"] for record in history.records(run) if "seconds" in record), default=0)
         if not 1 <= epoch <= last:
             raise ArgumentError(f"epoch {epoch}: {run} has epochs 1 to {last}")
-        found, tokenizer, cfg = explain(run, epoch)
-        print("\n".join(report(found, tokenizer, run, epoch, cfg, keys)))
+        explained, tokenizer, cfg = explain(run, epoch)
+        print("\n".join(report(explained, tokenizer, run, epoch, cfg, keys)))
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def print_and_exit(cfg: Config) -> NoReturn:
         torch.set_num_threads(cfg.threads)  # as the run, whose products are tried
     cfg = settled(sizes, cfg)
     needs = phases(sizes, cfg)
-    found = [] if fits(needs, limit) else what_fits(sizes, cfg, limit)
-    if not fits(needs, limit) and not found:
+    fitting = [] if fits(needs, limit) else what_fits(sizes, cfg, limit)
+    if not fits(needs, limit) and not fitting:
         least = frugal(sizes, cfg)
         size = shown(max(on_device(phases(sizes, least)).values()))
         raise ArgumentError(f"plan={cfg.plan} is too small for {cfg.model}: with {described(least)} it takes {size}")
@@ -38,11 +38,11 @@ def print_and_exit(cfg: Config) -> NoReturn:
         over = "" if fits({name: size}, limit) else f"  {shown(size - limit)} too much"
         where = "  of the host at most, block by block in float32"
         print(f"  {name:8}{shown(size):>10}{where if name == 'merge' else over}")
-    if limit and not found:
+    if limit and not fitting:
         print(f"fits into {shown(limit)}")
-    for settings in found:
+    for settings in fitting:
         print(f"fits with {described(settings)}: {shown(max(on_device(phases(sizes, settings)).values()))}")
-    raise SystemExit(1 if found else 0)
+    raise SystemExit(1 if fitting else 0)
 
 
 def shown(size: float) -> str:
@@ -70,7 +70,7 @@ def what_fits(sizes: Sizes, cfg: Config, limit: int) -> list[Config]:
     smaller = {"none": ("nf4", "nf4-double"), "int8": ("nf4", "nf4-double"), "nf4": ("nf4-double",), "nf4-double": ()}
     may_quantise = cfg.lora.r and sizes.stored == "none"
     bases = [cfg, *(replace(cfg, quant=kind) for kind in (smaller[cfg.quant] if may_quantise else ()))]
-    ways, found = dict.fromkeys((cfg.checkpoint, "block")), []
+    ways, fitting = dict.fromkeys((cfg.checkpoint, "block")), []
     fewest = 1 if cfg.device == "cpu" else 16  # rows, to a multiple of which CUDA pads
     for settings in [replace(start, checkpoint=way) for start in bases for way in ways]:
         while not fits(needs := phases(sizes, settings), limit):
@@ -84,8 +84,8 @@ def what_fits(sizes: Sizes, cfg: Config, limit: int) -> list[Config]:
             else:
                 break
         else:
-            found.append(settings)
-    return found
+            fitting.append(settings)
+    return fitting
 
 
 def frugal(sizes: Sizes, cfg: Config) -> Config:

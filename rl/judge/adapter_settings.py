@@ -35,23 +35,23 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
     settings that name a program: whoever made an adapter does not decide what is executed here.
     """
     given = arguments.split(words)
-    own = {**_set_by_recipe(given), **given}
+    set_by_words = {**_set_by_recipe(given), **given}
     folders = [name for name in adapters if Path(name).is_dir()]  # missing ones are reported when they load
-    if folders and "env" not in own and not any(settings_of(Path(name)) for name in folders):
+    if folders and "env" not in set_by_words and not any(settings_of(Path(name)) for name in folders):
         lacks = f"{folders[0]} has no {SAVED}, so what it was trained to play is unknown"
         raise ArgumentError(f"{lacks}; give env=, its options, and temperature= and max_new_tokens= as in training")
-    first, found = "", {}
+    first, agreed = "", {}
     for name in adapters:
-        played = _played(settings_of(Path(name)) or {}, own)
+        played = _played(settings_of(Path(name)) or {}, set_by_words)
         for key in programs(played):
             executed = f"{name} was trained with {key}={played[key]}, which is a program"
             raise ArgumentError(f"{executed}; give {key}= yourself to execute it")
-        for key in sorted(played.keys() & found.keys()):
-            if played[key] != found[key]:
-                pair = f"{first} was trained with {key}={word(found[key])}, {name} with {key}={word(played[key])}"
+        for key in sorted(played.keys() & agreed.keys()):
+            if played[key] != agreed[key]:
+                pair = f"{first} was trained with {key}={word(agreed[key])}, {name} with {key}={word(played[key])}"
                 raise ArgumentError(f"{pair}; give {key}= for all of them, or evaluate them one by one")
-        first, found = first or (name if played else ""), {**played, **found}
-    return [*(f"{key}={word(value)}" for key, value in sorted(found.items())), *words]
+        first, agreed = first or (name if played else ""), {**played, **agreed}
+    return [*(f"{key}={word(value)}" for key, value in sorted(agreed.items())), *words]
 
 
 def with_base(words: list[str], adapters: list[str]) -> list[str]:
@@ -109,9 +109,9 @@ def origin(words: list[str], adapters: list[str]) -> list[str]:
     runs = {name: settings for name in adapters if (settings := settings_of(Path(name)))}
     if not runs:
         return []
-    own = [word for word in words if word.partition("=")[0] not in ("adapter", "json", "against", "out")]
+    overriding = [word for word in words if word.partition("=")[0] not in ("adapter", "json", "against", "out")]
     recipes = sorted({f" (recipe={settings['recipe']})" for settings in runs.values() if settings.get("recipe")})
-    rest = f"; the command line: {' '.join(own)}" if own else ""
+    rest = f"; the command line: {' '.join(overriding)}" if overriding else ""
     return [f"settings as in the run of {', '.join(runs)}{''.join(recipes)}{rest}"]
 
 
@@ -125,8 +125,8 @@ def settings_of(folder: Path) -> dict[str, Any] | None:
 
     Raise ArgumentError for a damaged file.
     """
-    found = settings_file(folder)
-    return found and found[1]
+    file_and_settings = settings_file(folder)
+    return file_and_settings and file_and_settings[1]
 
 
 def settings_file(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -147,15 +147,16 @@ def programs(settings: dict[str, Any]) -> list[str]:
     return [key for key, value in settings.items() if key.endswith(".match") and scorer.file_of(str(value))]
 
 
-def _played(settings: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that decide what is played, without those that `own` has, also as max_turns= and sandbox=."""
-    env = str(own.get("env", settings.get("env", fields.Config.env)))
-    groups, shared = {"reward", *mixture(env)}, {"max_turns", "sandbox"} & own.keys()
+def _played(settings: dict[str, Any], set_by_words: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide what is played, without the keys of `set_by_words`, also as max_turns= and
+    sandbox=."""
+    env = str(set_by_words.get("env", settings.get("env", fields.Config.env)))
+    groups, shared = {"reward", *mixture(env)}, {"max_turns", "sandbox"} & set_by_words.keys()
     return {
         key: value
         for key, value in settings.items()
         if (key in PLAYED or key.partition(".")[0] in groups)
-        and key not in own
+        and key not in set_by_words
         and key.rpartition(".")[2] not in shared
     }
 

@@ -102,19 +102,19 @@ def certificate(probes: Probes, expected_NV: torch.Tensor, found_NV: torch.Tenso
     }
 
 
-def describe(found: dict) -> str:
+def describe(gaps: dict) -> str:
     """Return the certificate as one line."""
-    head = f"{found['prompts']} held-out prompts of {found['env']}, {found['tokens']} tokens of the expert's replies"
-    kl = f"KL {found['kl']:.2g} nats per token (largest {found['kl_max']:.2g})"
-    greedy = f"the same most likely token in {found['greedy_agreement']:.1%}"
-    return f"{head}: {kl}, {greedy}, largest difference of a log-probability {found['largest_difference']:.2g}"
+    head = f"{gaps['prompts']} held-out prompts of {gaps['env']}, {gaps['tokens']} tokens of the expert's replies"
+    kl = f"KL {gaps['kl']:.2g} nats per token (largest {gaps['kl_max']:.2g})"
+    greedy = f"the same most likely token in {gaps['greedy_agreement']:.1%}"
+    return f"{head}: {kl}, {greedy}, largest difference of a log-probability {gaps['largest_difference']:.2g}"
 
 
-def shortfall(found: dict | None, max_kl: float, min_agreement: float) -> str:
+def shortfall(gaps: dict | None, max_kl: float, min_agreement: float) -> str:
     """Return what is out of bounds in a certificate, or ""."""
-    if found and not found["kl"] <= max_kl:
-        return f"KL {found['kl']:.2g} nats per token on held-out prompts, more than max_kl={max_kl:g}"
-    if found and not found["greedy_agreement"] >= min_agreement:
+    if gaps and not gaps["kl"] <= max_kl:
+        return f"KL {gaps['kl']:.2g} nats per token on held-out prompts, more than max_kl={max_kl:g}"
+    if gaps and not gaps["greedy_agreement"] >= min_agreement:
         least = f"less than min_agreement={min_agreement:g}"
-        return f"the same most likely token in {found['greedy_agreement']:.1%} of the held-out replies, {least}"
+        return f"the same most likely token in {gaps['greedy_agreement']:.1%} of the held-out replies, {least}"
     return ""

@@ -84,9 +84,9 @@ def base_shown(base: str) -> str:
     return base.partition("@")[0]
 
 
-def merge_section(found: dict | None) -> str:
+def merge_section(gaps: dict | None) -> str:
     """Return the card's section about the merge's certificate, or ""."""
-    return f"\n## Merge\n\nBeside the adapter: {certificate.describe(found)}.\n" if found else ""
+    return f"\n## Merge\n\nBeside the adapter: {certificate.describe(gaps)}.\n" if gaps else ""
 
 
 def vllm_section(name: str, base: str, rank: int) -> str:
@@ -112,12 +112,13 @@ def _results(source: Path) -> list[tuple]:
     epoch = table.get("epoch") if isinstance(table, dict) else None
     for record in history.records(run):
         if "eval" in record and record["epoch"] in (0, epoch):
-            found = record["eval"]
-            if missing := {"low", "high", "episodes", "split"} - found.keys():
+            evaluation = record["eval"]
+            if missing := {"low", "high", "episodes", "split"} - evaluation.keys():
                 raise Refusal(f"{run}/metrics.jsonl: epoch {record['epoch']}'s evaluation lacks {min(missing)!r}")
-            play = f"sampled at temperature {found['temperature']:g}" if found["temperature"] else "greedy"
-            bounds, tasks = f"{found['low']:.1%} to {found['high']:.1%}", f"{found['episodes']} of {found['split']}"
-            rows.append((record["epoch"] or "before", play, f"{found['success']:.1%}", bounds, tasks))
+            play = f"sampled at temperature {evaluation['temperature']:g}" if evaluation["temperature"] else "greedy"
+            bounds = f"{evaluation['low']:.1%} to {evaluation['high']:.1%}"
+            tasks = f"{evaluation['episodes']} of {evaluation['split']}"
+            rows.append((record["epoch"] or "before", play, f"{evaluation['success']:.1%}", bounds, tasks))
         if "eval_loss" in record and record["epoch"] in (0, epoch):
             rows.append((record["epoch"] or "before", "held-out loss", f"{record['eval_loss']:.4f}", "", ""))
     return rows

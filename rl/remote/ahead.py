@@ -38,13 +38,13 @@ class Sampling:
     def result(self, progress: tqdm) -> list[Episode]:
         """Wait for the episodes of all ranks and return them in the order of the tasks."""
 
-        def own(_tasks: list[Task], bar: Any) -> list[Episode]:
+        def sampled(_tasks: list[Task], bar: Any) -> list[Episode]:
             ranks.meet(partial(wait, [self.played]))
             for line in self.lines.lines:
                 bar.write(line)
             return self.played.result()
 
-        return next(playing.play([own], self.tasks, progress, [[share] for share in self.shares]))
+        return next(playing.play([sampled], self.tasks, progress, [[share] for share in self.shares]))
 
 
 @dataclass

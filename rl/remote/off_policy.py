@@ -26,8 +26,8 @@ def recomputed(batch: Batch, state: TrainState, cfg: Config, micro_tokens: int) 
     Episodes whose log-probabilities are FAR from these were not sampled by these weights; they are left out. Raise
     ValueError if all are.
     """
-    own_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
-    gaps_N = (own_N - batch.old_logprobs_N).abs()
+    recomputed_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
+    gaps_N = (recomputed_N - batch.old_logprobs_N).abs()
     sums_B = gaps_N.new_zeros(len(batch.episodes)).index_add_(0, batch.episode_N, gaps_N)
     far_B = sums_B / torch.bincount(batch.episode_N, minlength=len(sums_B)) > FAR
     metrics = {"remote_gap": gaps_N.max().item(), "remote_gap_mean": gaps_N.mean().item(), "remote_far": 0}
@@ -42,9 +42,9 @@ def recomputed(batch: Batch, state: TrainState, cfg: Config, micro_tokens: int) 
         tqdm.write(f"{line}; they are left out")
         for episode, far in zip(batch.episodes, far_B.tolist(), strict=True):
             episode.infrastructure_failed = episode.infrastructure_failed or far
-        own_N = own_N[~far_B[batch.episode_N]]
+        recomputed_N = recomputed_N[~far_B[batch.episode_N]]
         batch = select(batch, (~far_B).nonzero()[:, 0].tolist())
-    return replace(batch, old_logprobs_N=own_N, metrics=metrics)
+    return replace(batch, old_logprobs_N=recomputed_N, metrics=metrics)
 
 
 def weighted(batch: Batch, clip: float) -> Batch:

@@ -215,8 +215,8 @@ class RemoteEngine:
             raise Unusable(f"ids that are not of the vocabulary: {short(ids)}")
         if not isinstance(logprobs, list) or len(logprobs) != len(ids) or not all(map(_is_logprob, logprobs)):
             raise Unusable(f"{short(logprobs)} as log-probabilities of {len(ids)} ids")
-        ends = [i for i, token in enumerate(ids) if token in stop_ids]
-        whole = ends == [len(ids) - 1] if finish == "stop" else not ends and len(ids) == body["max_tokens"]
+        stops_at = [i for i, token in enumerate(ids) if token in stop_ids]
+        whole = stops_at == [len(ids) - 1] if finish == "stop" else not stops_at and len(ids) == body["max_tokens"]
         if finish not in ("stop", "length") or not whole:
             raise Unusable(f"{len(ids)} ids of {body['max_tokens']} with the finish reason {short(finish)}")
         return ids, [float(x) for x in logprobs], finish

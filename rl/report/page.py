@@ -60,10 +60,10 @@ def page(folders: list[Path], more: list[dict[int, str]] | None = None, compared
         metrics = [shown(record) for record in metrics]
         run = {"name": name, "folder": str(folder), "config": read_json(folder / "config.json"), "metrics": metrics}
         runs.append(run | {"written": time.strftime("%Y-%m-%d %H:%M")})
-        own = more[index] if more else {}
-        kept = [found for found in data_lines(folder / DATA) if found[1] not in own]
-        kept += _parsed("".join(own.values()).encode().splitlines(keepends=True))
-        for kind, epoch, line in sorted(kept, key=lambda found: found[1]):
+        newer = more[index] if more else {}
+        parsed = [entry for entry in data_lines(folder / DATA) if entry[1] not in newer]
+        parsed += _parsed("".join(newer.values()).encode().splitlines(keepends=True))
+        for kind, epoch, line in sorted(parsed, key=lambda entry: entry[1]):
             if epoch <= last:
                 blocks.append(_block(line.strip(), f'class="{kind}" data-run="{index}" data-epoch="{epoch}"'))
     blocks.insert(0, _block(dumps(runs), 'id="runs"'))

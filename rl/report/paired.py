@@ -29,10 +29,10 @@ def difference(name: str, run: Path, tasks: dict, other: str, reference: Path, t
         return [f"{name} against {other}: not the same held-out tasks: {different}"]
     compared = []
     for kind in ("sampled", "greedy"):
-        own, theirs = (last(folder, greedy=kind == "greedy") for folder in (run, reference))
-        if own and theirs:
-            pairs = [(a, b) for a, b in zip(own[1], theirs[1], strict=False) if a is not None and b is not None]
-            head = f"{name}, epoch {own[0]}, against {other}, epoch {theirs[0]}, {kind}"
+        ours, theirs = (last(folder, greedy=kind == "greedy") for folder in (run, reference))
+        if ours and theirs:
+            pairs = [(a, b) for a, b in zip(ours[1], theirs[1], strict=False) if a is not None and b is not None]
+            head = f"{name}, epoch {ours[0]}, against {other}, epoch {theirs[0]}, {kind}"
             compared += [described(head, pairs)] if pairs else []
     return compared or [f"{name} against {other}: no evaluation of both has the success of each task"]
 

@@ -69,8 +69,8 @@ def learning_curve(folders: Sequence[Path], title: str = "") -> str:
 
 def _evaluations(records: list[dict], greedy: bool) -> dict[int, dict]:
     """Return the run's evaluations of one kind by epoch."""
-    found = [record for record in records if "eval" in record]
-    return {record["epoch"]: record["eval"] for record in found if (record["eval"]["temperature"] == 0) == greedy}
+    evaluated = [record for record in records if "eval" in record]
+    return {record["epoch"]: record["eval"] for record in evaluated if (record["eval"]["temperature"] == 0) == greedy}
 
 
 def _mean(curves: list[Curve]) -> Curve:

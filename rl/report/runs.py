@@ -143,8 +143,8 @@ def listed(parent: Path) -> list[str]:
 
 def runs_in(parent: Path) -> list[Path]:
     """Return the folders of runs in a folder, or in the folders of it."""
-    found = [path.parent for pattern in ("*", "*/*") for path in parent.glob(f"{pattern}/config.json")]
-    return sorted(path for path in found if (path / "metrics.jsonl").is_file())
+    configured = [path.parent for pattern in ("*", "*/*") for path in parent.glob(f"{pattern}/config.json")]
+    return sorted(path for path in configured if (path / "metrics.jsonl").is_file())
 
 
 def row(folder: Path) -> list[str]:

@@ -266,15 +266,15 @@ def _messages(messages: Any) -> list[dict]:
     """Return messages with their contents as text. A content may be a list of parts of text."""
     if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
         raise BadRequest(400, "messages must be a list of objects with role and content")
-    found = []
+    text_messages = []
     for message in messages:
         content = message.get("content")
         if isinstance(content, list):
             if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
                 raise BadRequest(400, "only parts of type text are supported in a content")
             content = "".join(str(part.get("text", "")) for part in content)
-        found.append({"role": message.get("role"), "content": content})
-    return found
+        text_messages.append({"role": message.get("role"), "content": content})
+    return text_messages
 
 
 # ---------------------------------------------------------------------------------------------------------- replies

@@ -83,19 +83,19 @@ class Rows(Engine):
         super().__init__(model, max_rows, max_len, lora.adapter_version(model), graph=False)
         self.tokenizer = tokenizer
         self.running: dict[int, Request] = {}  # by slot
-        self.kept: dict[int, list[int]] = {}  # slot: ids whose keys and values it holds; the least recently used first
+        self._idle: dict[int, list[int]] = {}  # slot: ids whose keys and values it holds; the least recently used first
 
     def admit(self, requests: deque[Request]) -> None:
         """Give slots to waiting requests, as far as there are any. Equal prompts are computed once."""
         siblings: dict[tuple[int, ...], int] = {}  # {prompt: its slot}
-        while requests and (self.free or self.kept):
+        while requests and (self.free or self._idle):
             request = requests.popleft()
             prompt = tuple(request.ids)
             parent = siblings.get(prompt)
             slot = self._continued(request) if parent is None else None
             if slot is None:
                 if not self.free:
-                    self._drop(next(iter(self.kept)))
+                    self._drop(next(iter(self._idle)))
                 slot = self.open((0, 0), parent)
                 if parent is None:
                     self.feed(slot, request.ids)
@@ -105,14 +105,16 @@ class Rows(Engine):
             self.running[slot] = request
 
     def _continued(self, request: Request) -> int | None:
-        """Return a kept slot that holds most of what it and the prompt have in common, cut back to that; or None."""
-        shared, slot = max(((_shared(ids, request.ids), i) for i, ids in self.kept.items()), default=(0, 0))
-        if not shared or 2 * shared < len(self.kept[slot]):  # a short common beginning is not worth a long conversation
+        """Return an idle slot that holds most of what it and the prompt have in common, cut back to that; or None."""
+        shared, slot = max(((_shared(ids, request.ids), i) for i, ids in self._idle.items()), default=(0, 0))
+        if not shared or 2 * shared < len(
+            self._idle[slot]
+        ):  # a short common beginning is not worth a long conversation
             return None
         length = min(shared, len(request.ids) - 1)
         if any(state.parent == slot and state.length > length for state in self._slots.values()):
             return None  # another slot waits to copy more than would be left
-        del self.kept[slot]
+        del self._idle[slot]
         state = self._slots[slot]
         request.reused = state.length = length
         state.ids, state.pending = request.ids[: state.length], []
@@ -124,13 +126,13 @@ class Rows(Engine):
         request, state = self.running.pop(slot), self._slots[slot]
         state.row, state.fed, request.finish = None, False, reason
         if state.parent is None and state.length:
-            self.kept[slot] = (request.ids + request.sampled)[: state.length]
+            self._idle[slot] = (request.ids + request.sampled)[: state.length]
         else:
             self.close(slot)
         return request
 
     def _drop(self, slot: int) -> None:
-        del self.kept[slot]
+        del self._idle[slot]
         self.close(slot)
 
     def _begin_turns(self) -> list[SampledTurn]:

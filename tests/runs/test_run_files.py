@@ -19,7 +19,7 @@ from test_lora import injected
 from test_report import make_episode
 
 import lora
-from eval import Keys, as_trained_words
+from eval import Keys, words_and_lines_as_trained
 from lora.peft_files import read_adapter_config
 from models import load_model, load_tokenizer
 from models.json_file import read_bytes
@@ -138,7 +138,7 @@ def claimed(words: list[str]) -> None:
 
 
 def judged(run: Path) -> None:
-    words, _ = as_trained_words(["n=2", f"adapter={run}"])
+    words, _ = words_and_lines_as_trained(["n=2", f"adapter={run}"])
     parse(words, "eval.py", Keys)
 
 

@@ -15,7 +15,7 @@ import envs
 import rl.run.run
 import train
 from envs import textcraft
-from eval import as_trained_words
+from eval import words_and_lines_as_trained
 from models import memory
 from models.weights import TINY
 from rl.config.arguments import ArgumentError
@@ -338,9 +338,9 @@ def test_eval_loads_the_base_that_the_adapter_names(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_text(json.dumps(settings))
     words = ["env=textcraft", "n=3"]
-    assert as_trained_words([f"adapter=base,{tmp_path}/a", *words])[0][-1] == "model=tiny"
-    assert as_trained_words([f"adapter={tmp_path}/b", *words])[0][-1] == "model=some/model"
+    assert words_and_lines_as_trained([f"adapter=base,{tmp_path}/a", *words])[0][-1] == "model=tiny"
+    assert words_and_lines_as_trained([f"adapter={tmp_path}/b", *words])[0][-1] == "model=some/model"
     for own in ([f"adapter={tmp_path}/b", "model=other"], ["n=3"], ["adapter=base"]):
-        assert as_trained_words([*own, *words])[0] == [*own, *words]
+        assert words_and_lines_as_trained([*own, *words])[0] == [*own, *words]
     with pytest.raises(ArgumentError, match="runs/nowhere/adapter_config"):
-        as_trained_words(["adapter=runs/nowhere", *words])
+        words_and_lines_as_trained(["adapter=runs/nowhere", *words])
