@@ -86,8 +86,11 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     groups, lengths, longest = [e.group for e in batch.episodes], [len(e.ids_T) for e in batch.episodes], {}
     for group, length in zip(groups, lengths, strict=True):
         longest[group] = max(length, longest.get(group, 0))
+    # Of equally long groups the number decides, else their episodes would mix and their prompts be computed twice.
     order = sorted(range(len(groups)), key=lambda i: (-longest[groups[i]], groups[i]))
+    # Pieces come in pairs, one from the long and one from the short end, so that neighbours cost the same.
     pairs = -(-sum(lengths) // (2 * micro_tokens))
+    # Where the limit ends pieces early, small ones are left at the end; more pairs spread the tokens evenly again.
     while len(pieces := _in_pairs(order, lengths, micro_tokens, pairs)) > 2 * pairs:
         pairs = max(pairs + 1, len(pieces) // 2)
     yield from (select(batch, piece) for piece in pieces)
@@ -139,6 +142,7 @@ def forward(
     """Return the batch with logprobs_N, entropy_N and, given a critic, values_N under the current weights."""
     hidden_ND, _, targets_N = _hidden(batch, model)
     logprobs_N, entropy_N = token_logprobs(hidden_ND, model.lm_head.weight, targets_N, temperature, entropy_grad)
+    # Detached, because the critic's loss must not train the policy.
     values_N = None if critic is None else critic(hidden_ND.detach()).cpu()
     return replace(batch, logprobs_N=logprobs_N.cpu(), entropy_N=entropy_N.cpu(), values_N=values_N)
 
@@ -162,6 +166,7 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
     """
     old_values_N, last_values_B = torch.zeros(len(batch.episode_N)), torch.zeros(len(batch.episodes))
     for piece in ranks.own(micro_batches(_numbered(batch), micro_tokens)):
+        # Sampling kept no hidden state behind an observation that follows the last turn.
         goes_on_B = torch.tensor([len(e.ids_T) > e.turns[-1].stop for e in piece.episodes])
         if not goes_on_B.any() and all(e.hidden for e in piece.episodes):
             hidden_ND = torch.cat([hidden for e in piece.episodes for hidden in e.hidden])
@@ -187,6 +192,7 @@ def _hidden(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, torch.Tensor, 
     Each distinct prefix of ids is one row: the prompt that a group's episodes share is computed once.
     """
     device = model.lm_head.weight.device
+    # A trie: the key has the row before the id, so that ids share a row only if all ids before them are equal too.
     rows, prefixes = [], {}  # {(row of the prefix before, last id): row}
     for e in batch.episodes:
         row = -1
@@ -201,6 +207,7 @@ def _hidden(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, torch.Tensor, 
     at_N = sampled.nonzero()[:, 0]
     ids = torch.tensor([token for _, token in prefixes], device=device)
     before_N, last_B, row_N = (row_of_token[at].to(device) for at in (at_N - 1, lengths.cumsum(0) - 1, at_N))
+    # A critic bootstraps from the last rows. A row that predicts the tokens of several episodes is asked for once.
     wanted, place = torch.cat((before_N, last_B)).unique(return_inverse=True)
     hidden = model(ids[None], sequences_ST=sequences_ST.to(device), wanted=wanted)
     before, last = place.split((len(before_N), len(last_B)))

@@ -84,6 +84,7 @@ def play(
     if cfg.sampler:
         engine = remote_engine(model, cfg, adapter_hash)
     else:
+        # The cache has a row for each episode that plays at once, so more rows than tasks would stay empty.
         rows, version = min(cfg.rollout_batch_size, len(tasks) or 1), lora.adapter_version(model)
         engine = hooks(model.lm_head.weight).engine(Engine, model, rows, cfg.max_len, version)
     engine.keep_hidden = keep_hidden and cfg.algorithm.critic
@@ -100,6 +101,7 @@ def play(
             else:
                 games.take_steps(wait=True)
     finally:
+        # Environments that still run in threads are told to give up, because nothing waits for them here.
         games.left.set()
         games.pool.shutdown(wait=False, cancel_futures=True)
     return [games.finished[task.key] for task in tasks]

@@ -40,6 +40,7 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progr
     """
     passes, steps, gaps, within_target_kl = cfg.algorithm.epochs, [], [], True
     version = lora.adapter_version(state.model)
+    # Recorded episodes of other weights would show these weights' distance as a gap of the sampler.
     sampled_by_this_policy = not cfg.rollouts or {e.adapter_hash for e in batch.episodes} == {state.adapter_hash()}
     sampled_with = version() if sampled_by_this_policy else None
     state.model.train(cfg.algorithm.source == "demonstrations")  # dropout would make rl's first ratio differ from 1
@@ -58,6 +59,7 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progr
             steps.append(step)
             progress.update(len(step_batch.episodes))
     state.model.eval()
+    # A skipped step's metrics may be NaN, which would spoil the means.
     taken = [step for step in steps if not step["skipped"]]
     if steps and not taken and within_target_kl:
         raise FloatingPointError(f"epoch {state.epoch + 1}: no gradient was finite, in {len(steps)} optimizer steps")
@@ -81,6 +83,7 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
         batch = drop_zero_advantage(batch)
     with memory_errors.may_run_out():
         metrics = accumulate(state, batch, algo, cfg)
+    # Outside of the block above, because the error's traceback would hold the failed attempt's tensors in memory.
     if metrics is None:
         metrics = accumulate_smaller(accumulate, state, batch, algo, cfg)
     if state.critic is not None and state.epoch < algo_cfg.critic_warmup:
@@ -92,11 +95,12 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
         group["lr"] = group["base_lr"] * factor
         norms.append(torch.nn.utils.clip_grad_norm_(group["params"], cfg.clip_norm).item())
     within_target_kl = algo_cfg.target_kl is None or not metrics["approx_kl"] > 1.5 * algo_cfg.target_kl
+    # One NaN in a gradient would make every weight and moment of the optimizer NaN.
     skipped = not within_target_kl or not all(map(math.isfinite, norms))
     if not skipped:
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
-    state.step += 1
+    state.step += 1  # after a skipped step too, so that the schedule goes on and dropout draws other masks
     gap = metrics.pop("sampler_gap")
     metrics |= {"grad_norm": norms[0], "lr": cfg.lr * factor, "sampler_gap": gap}
     metrics["trained_tokens"] = sum(len(episode.ids_T) for episode in batch.episodes)

@@ -144,6 +144,7 @@ def pareto(results: dict[str, dict]) -> dict:
     for a, b in permutations(results, 2):
         pairs = [pair for pair in zip(results[a]["tasks"], results[b]["tasks"], strict=True) if all(_whole(pair))]
         own = [[fmean(x["success"]) - fmean(y["success"]) for x, y in pairs if x["env"] == env] for env in envs]
+        # Without a pair in some environment there is nothing to draw from.
         probability = dominance_probability(own) if all(own) else 0.0
         sure += [{"better": a, "worse": b, "probability": probability}] if probability >= CONFIDENT else []
     beaten = {pair["worse"] for pair in sure}

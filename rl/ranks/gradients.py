@@ -99,6 +99,7 @@ def summed(pieces: Iterable[T], parameters: list[Tensor]) -> Iterator[Step[T]]:
             raise RuntimeError(str(raised)) from None  # the others cannot repeat the step with smaller pieces
         error = raised
     if ranks.here.world > 1:
+        # A rank that failed comes here too, because the others would wait for its nodes.
         ran_out = error is not None and is_from_cuda(error)
         of_ranks = ranks.agreed(None if ran_out else step.results, None if ran_out else error)
         if None in of_ranks:
@@ -173,6 +174,7 @@ def exchanged(nodes: list[Node], parameters: list[Tensor]) -> list[Node]:
             if grad is not None:
                 place.copy_(grad.flatten())
     came = [torch.empty_like(sent) for _ in tables]
+    # Gathered and added here, because an all-reduce adds in an order that changes with the number of ranks.
     ranks.meet(partial(dist.all_gather, came, sent))
     ranks.here.nonfinite = [rank for rank, rows in enumerate(came) if not is_finite([rows])]
     merged: list[Node] = []

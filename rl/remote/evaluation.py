@@ -69,6 +69,7 @@ def play(server: Server, name: str, cfg: Config, temperature: float, task: Task)
             while step.requests:
                 asked = [server.result(cfg.model, request, draw.randrange(2**31)) for request in step.requests]
                 step = env.answer(asked)
+            # No ids came, so the mask alone holds how many tokens each turn has.
             episode.action_mask_T += [1] * tokens
             episode.turns.append(Turn(start, start + tokens, 0.0, reason))
             episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)

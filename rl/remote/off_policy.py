@@ -53,6 +53,7 @@ def weighted(batch: Batch, clip: float) -> Batch:
         return batch
     pairs = ((p, m) for e in batch.episodes for p, m in zip(e.logprobs_T, e.action_mask_T, strict=True))
     sampled_N = torch.tensor([logprob for logprob, sampled in pairs if sampled])
+    # A token that the sampler found far less likely would outweigh the rest of the step, so weights are truncated.
     weights_N = (batch.old_logprobs_N - sampled_N).exp().clamp(max=clip)
     metrics = {
         "remote_weight_mean": weights_N.mean().item(),

@@ -171,6 +171,7 @@ class RemoteEngine:
         finally:
             self.server.left.set()  # requests under way end soon
             pool.shutdown(wait=False, cancel_futures=True)
+            # A new event, because this one stays set for the threads that still run and the next turn has to ask.
             self.server.left = type(self.server.left)()
 
     def _reply(self, number: int, most: int, temperature: float, stop_ids: frozenset[int]) -> SampledTurn:
@@ -179,6 +180,7 @@ class RemoteEngine:
         room, error = self.max_len - len(slot.ids), ""
         if room < 1:
             return SampledTurn(number, [], [], "context")
+        # The seed is of the episode and the turn, so that the order in which requests are served changes no draw.
         state = int(fold_all([(*slot.key, slot.turn)]))
         body = {"model": self.name, "prompt": list(slot.ids), "max_tokens": min(most, room), "temperature": temperature}
         body |= {"seed": state, "random_state": state, "stop_token_ids": sorted(stop_ids), "logprobs": 0}
@@ -215,6 +217,7 @@ class RemoteEngine:
             raise Unusable(f"ids that are not of the vocabulary: {short(ids)}")
         if not isinstance(logprobs, list) or len(logprobs) != len(ids) or not all(map(_is_logprob, logprobs)):
             raise Unusable(f"{short(logprobs)} as log-probabilities of {len(ids)} ids")
+        # A stop id ends a turn of models/engine.py too, so one inside a reply shows that the server did not obey.
         stops_at = [i for i, token in enumerate(ids) if token in stop_ids]
         whole = stops_at == [len(ids) - 1] if finish == "stop" else not stops_at and len(ids) == body["max_tokens"]
         if finish not in ("stop", "length") or not whole:
@@ -223,4 +226,4 @@ class RemoteEngine:
 
 
 def _is_logprob(x: object) -> bool:
-    return type(x) in (int, float) and math.isfinite(x) and x <= 1e-3
+    return type(x) in (int, float) and math.isfinite(x) and x <= 1e-3  # rounding may lift a sure token's above 0

@@ -56,7 +56,7 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
         demos = data.load(cfg, tokenizer) if cfg.data else None
         if demos:
             cfg = replace(cfg, episodes=len(demos.train))  # an epoch learns from all of them
-        torch.manual_seed(cfg.seed)
+        torch.manual_seed(cfg.seed)  # before the model, because its adapter and then the critic draw first weights
         keep_memory()
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, launch.reader(cfg))
         checks.check_model(cfg, model)
@@ -65,6 +65,7 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
         else:
             full_finetuning.train_all(model)
     algo_cfg = cfg.algorithm
+    # A phase between two parts of "load", so that the trial's time and lack of memory are not taken for the load's.
     with run.phase("trial"):
         plays = algo_cfg.source == "rollouts"
         exact, products = ranks.chosen(choose_threads, model, cfg.threads, plays, cfg.products)

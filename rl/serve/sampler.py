@@ -107,10 +107,10 @@ class Rows(Engine):
     def _continued(self, request: Request) -> int | None:
         """Return an idle slot that holds most of what it and the prompt have in common, cut back to that; or None."""
         shared, slot = max(((_shared(ids, request.ids), i) for i, ids in self._idle.items()), default=(0, 0))
-        if not shared or 2 * shared < len(
-            self._idle[slot]
-        ):  # a short common beginning is not worth a long conversation
+        # A short common beginning is not worth a long conversation.
+        if not shared or 2 * shared < len(self._idle[slot]):
             return None
+        # At least one id is fed again, because its hidden state predicts the reply's first token.
         length = min(shared, len(request.ids) - 1)
         if any(state.parent == slot and state.length > length for state in self._slots.values()):
             return None  # another slot waits to copy more than would be left
@@ -125,6 +125,7 @@ class Rows(Engine):
         """End the slot's reply; the slot keeps its sequence. Return the request."""
         request, state = self.running.pop(slot), self._slots[slot]
         state.row, state.fed, request.finish = None, False, reason
+        # A fork that still waits to copy its parent holds no keys and values that a later request could use.
         if state.parent is None and state.length:
             self._idle[slot] = (request.ids + request.sampled)[: state.length]
         else:
@@ -149,6 +150,7 @@ class Rows(Engine):
         def settings(i: int) -> tuple:
             return requests[i].temperature, requests[i].top_k, requests[i].top_p
 
+        # One draw for all rows with equal settings, because `sample` takes one temperature for its batch.
         for (temperature, top_k, top_p), group in groupby(sorted(range(len(busy)), key=settings), settings):
             rows = list(group)
             ids_B, logprobs_B = self._draw(hidden_BD[rows], [states[i] for i in rows], temperature, top_k, top_p)
@@ -261,6 +263,7 @@ class Sampler:
     def unload(self, name: str) -> None:
         """Forget an adapter; its requests end with an error. Raise KeyError if there is none."""
         inner, _ = self.adapters[name]
+        # Under the lock and before its requests end, so that `submit` cannot queue another one in between.
         with self.changed:
             del self.adapters[name]
         self._end_all(name, f"the adapter {name!r} was unloaded")
