@@ -60,12 +60,12 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
     finished = [e for e in played if not e.infrastructure_failed]
     for env, part in [("", report), *report["by_env"].items()]:
         episodes = [e for e in finished if env in ("", e.env)]
-        own = [task for task in tasks.values() if env in ("", task["env"]) and task["success"]]
+        of_env = [task for task in tasks.values() if env in ("", task["env"]) and task["success"]]
         part["accuracy"] = fmean(e.outcome == "correct" for e in episodes)
         part["nonzero"] = fmean(score_of(e) != 0 for e in episodes)
-        if len(episodes) > len(own):  # samples of a task are not independent
-            part["low"], part["high"] = rate_interval([fmean(task["success"]) for task in own])
-        part["pass"] = {f"{k}": _passes(own, k) for k in ks}
+        if len(episodes) > len(of_env):  # samples of a task are not independent
+            part["low"], part["high"] = rate_interval([fmean(task["success"]) for task in of_env])
+        part["pass"] = {f"{k}": _passes(of_env, k) for k in ks}
     rates = [_means(tasks.values(), env, "success") for env in report["by_env"]]
     report["unweighted"] = fmean(one["success"] for one in report["by_env"].values())
     report["unweighted_low"], report["unweighted_high"] = unweighted_interval(rates, RATE)
@@ -116,9 +116,9 @@ def task_differences(report: dict, reference: dict, key: str) -> list[float]:
 
 def check_same_tasks(name: str, report: dict, other: str, reference: dict) -> None:
     """Raise ArgumentError if two results are not of the same tasks."""
-    own, theirs = ([(task["env"], task["seed"]) for task in one["tasks"]] for one in (report, reference))
-    if own != theirs or report["split"] != reference["split"]:
-        counts = f"{len(theirs)} of split={reference['split']} and {len(own)} of split={report['split']}"
+    ours, theirs = ([(task["env"], task["seed"]) for task in one["tasks"]] for one in (report, reference))
+    if ours != theirs or report["split"] != reference["split"]:
+        counts = f"{len(theirs)} of split={reference['split']} and {len(ours)} of split={report['split']}"
         raise ArgumentError(f"{other} and {name} played different tasks, {counts}: give the same env=, n= and split=")
 
 
@@ -143,9 +143,9 @@ def pareto(results: dict[str, dict]) -> dict:
     sure = []
     for a, b in permutations(results, 2):
         pairs = [pair for pair in zip(results[a]["tasks"], results[b]["tasks"], strict=True) if all(_whole(pair))]
-        own = [[fmean(x["success"]) - fmean(y["success"]) for x, y in pairs if x["env"] == env] for env in envs]
+        differences = [[fmean(x["success"]) - fmean(y["success"]) for x, y in pairs if x["env"] == env] for env in envs]
         # Without a pair in some environment there is nothing to draw from.
-        probability = dominance_probability(own) if all(own) else 0.0
+        probability = dominance_probability(differences) if all(differences) else 0.0
         sure += [{"better": a, "worse": b, "probability": probability}] if probability >= CONFIDENT else []
     beaten = {pair["worse"] for pair in sure}
     return {"frontier": frontier(scores), "sure": sure, "sure_frontier": [n for n in results if n not in beaten]}
