@@ -19,7 +19,8 @@
 
 docs/architecture.md explains the table. `hooks(x)` returns the hooks for the device of x. A hook that computes may
 return None: "use the plain PyTorch code", which stands beside the call; the defaults always do. models/__init__.py
-loads the folders. Deleting one costs speed alone: faster code changes rounding, never what is computed.
+loads the folders. Deleting one costs speed: faster code changes
+rounding, never what is computed. But exact=true on a GPU and plan= need the folder of their device.
 """
 
 from collections.abc import Callable, Iterator

@@ -196,14 +196,14 @@ def _first_module(model: CausalLM, sequences: list[list[int]]) -> str | None:
 
 def _outputs(model: CausalLM, ids: torch.Tensor, rows_ST: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the output [N, D] of each norm, attention and MLP by its name, in the order of the forward."""
-    outputs, hooks = {}, []
+    outputs, removable = {}, []
     for name, module in model.named_modules():
         if isinstance(module, RMSNorm | Attention | MLP) and not name.endswith(("q_norm", "k_norm")):
             keep = lambda _module, _inputs, output, name=name: outputs.__setitem__(name, output)  # noqa: E731
-            hooks.append(module.register_forward_hook(keep))
+            removable.append(module.register_forward_hook(keep))
     try:
         model(ids[None], sequences_ST=rows_ST.to(ids.device))
     finally:
-        for hook in hooks:
+        for hook in removable:
             hook.remove()
     return outputs

@@ -199,14 +199,14 @@ def _play_all(model, tokenizer, cfg: Config, tasks: list[Task], progress: tqdm) 
     """Return the expert's episodes of this rank's tasks."""
     base, finished = Base(model, tokenizer, cfg), []
     episodes = [Episode(task.env, task.seed, task.group) for task in tasks]
-    playing = [_play(tokenizer, task, episode, cfg) for task, episode in zip(tasks, episodes, strict=True)]
+    demonstrating = [_play(tokenizer, task, episode, cfg) for task, episode in zip(tasks, episodes, strict=True)]
     streams = [request_streams(task.key) for task in tasks]
     results = dict.fromkeys(range(len(tasks)))  # of the episodes that are not finished
     while results:
         requests = {}
         for index, answers in results.items():
             try:
-                requests[index] = list(zip(playing[index].send(answers), streams[index], strict=False))
+                requests[index] = list(zip(demonstrating[index].send(answers), streams[index], strict=False))
                 continue
             except StopIteration:
                 finished.append(episodes[index])

@@ -30,7 +30,7 @@ class TrainState:
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # reinforce's moving average of scores
     micro_tokens: int = 0  # smaller than the configured number, once memory ran out; 0: that number
-    mid_epoch: bool = False  # some of the next epoch's optimizer steps are taken, and not all
+    mid_epoch: bool = False  # an epoch's optimizer steps are under way
     resumed_from: int = -1  # epoch of the checkpoint that this process went on from
     ahead: object = None  # ahead=1: rl/remote/ahead.py's Ahead, with the episodes that are being sampled; not saved
     watch: Watch = field(default_factory=Watch)  # checks that the run does not learn nonsense; not saved

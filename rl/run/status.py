@@ -16,7 +16,8 @@ from rl.config import arguments
 from rl.config.refusals import Refusal
 from rl.run import signals
 
-# Errors whose text somebody wrote for people. Any other ValueError is a mistake in the code.
+# Errors whose text somebody wrote for people; exits.py adds those of lora and models, which need torch. Any other
+# ValueError is a mistake in the code.
 WORDED = (Refusal, envs.refusal.Refusal, OSError, FloatingPointError, envs.EnvironmentFailed, json.JSONDecodeError)
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from envs.http.exchange import plain, short
 from envs.serve import Handler, Stream
@@ -227,8 +227,8 @@ class Protocol:
 
     def _notify(self, requests: list[Request]) -> None:
         """Let the replies that have something new know, in one call of the event loop."""
-        replies = {id(request.owner): request.owner for request in requests}
-        self.run_soon(lambda: [reply.advance() for reply in replies.values()])
+        replies = dict.fromkeys(request.owner for request in requests)  # each once, in order
+        self.run_soon(lambda: [reply.advance() for reply in replies])
 
 
 def _field(body: dict, name: str, kind: type, default: Any, low: float | None = None, high: float | None = None) -> Any:
@@ -390,7 +390,8 @@ class CompletionForm:
     with_ids: bool
     id: str = field(default_factory=lambda: f"cmpl-{os.urandom(12).hex()}")
     created: int = field(default_factory=lambda: int(time.time()))
-    kind, chunk = "text_completion", "text_completion"
+    kind: ClassVar[str] = "text_completion"
+    chunk: ClassVar[str] = "text_completion"
 
     @property
     def shows_tokens(self) -> bool:
@@ -436,7 +437,8 @@ class CompletionForm:
 class ChatForm(CompletionForm):
     """The JSON of /v1/chat/completions."""
 
-    kind, chunk = "chat.completion", "chat.completion.chunk"
+    kind: ClassVar[str] = "chat.completion"
+    chunk: ClassVar[str] = "chat.completion.chunk"
 
     def content(self, text: str) -> dict:
         return {"message": {"role": "assistant", "content": text}}

@@ -125,7 +125,7 @@ def counted_alone(batch):
     return replace(batch, **counts)
 
 
-# -- rl/core.py, rl/core.py: surrogates
+# -- rl/core.py: surrogates
 
 arguments("advantage sign flipped", core, "clipped_surrogate", REINFORCE, lambda r, a, *more: (r, -a, *more))
 arguments(
@@ -188,7 +188,7 @@ result(
     lambda mean_N, _, episode_N: mean_N * torch.bincount(episode_N)[episode_N],
 )  # fmt: skip
 
-# -- rl/core.py, rl/core.py: returns and advantages
+# -- rl/core.py: returns and advantages
 
 arguments(
     "no bootstrap after a cut", core, "gae", DELTAS,
@@ -234,7 +234,7 @@ result(
     lambda paid, batch, cfg: replace(paid, reward_N=2 * batch.reward_N - paid.reward_N),
 )  # fmt: skip
 
-# -- rl/core.py, rl/core.py, rl/ppo.py, rl/reinforce.py: losses and their denominators
+# -- rl/core.py, rl/ppo.py, rl/reinforce.py: losses and their denominators
 
 arguments(
     "token mean per micro-batch", core, "aggregate", pieces("grpo"),

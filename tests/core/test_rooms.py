@@ -51,7 +51,7 @@ def imports(path: Path, anywhere: bool = True) -> set[str]:
     return found
 
 
-# The rooms of rl, from the lowest to the highest: each imports only those before it.
+# The rooms of rl, from the lowest to the highest: a file imports only those before its own, directly.
 ORDER = ("rl.config", "rl.ranks", "rl.run", "rl.remote", "rl.report", "rl.judge", "rl.merging", "rl.serve")
 # What any room may import, because these modules import nothing of a room but one another.
 GROUND = {"rl.ranks", "rl.config.arguments", "rl.config.refusals"}
