@@ -27,11 +27,11 @@ def test_without_a_gpu_its_benchmark_ends_with_2_and_one_line(capsys):
 
 
 def test_every_test_of_a_kernel_runs_on_the_gpu():
-    files = [path for path in Path(__file__).parent.glob("test_triton_*.py") if "\n@runs\n" in path.read_text()]
+    files = [path for path in Path(__file__).parent.glob("test_triton_*.py") if "\n@tt.runs\n" in path.read_text()]
     chosen = {name.partition("::")[0] for name in gpu_sizes.Scale().tests}
     assert len(files) >= 8 and {f"cuda/{path.name}" for path in files} <= chosen
     here = Path(__file__).parents[1]
-    without = [name for name in chosen if not re.search(r"is_available\(\)|\n@runs\n", (here / name).read_text())]
+    without = [name for name in chosen if not re.search(r"is_available\(\)|\n@tt\.runs\n", (here / name).read_text())]
     assert not without, "they compute nothing on a GPU"
 
 

@@ -358,6 +358,7 @@ class SlowStore:
         return self.values.setdefault(key, value).encode()
 
 
+@pytest.mark.all_only
 def test_a_rank_that_is_slow_does_not_name_itself_lost(monkeypatch, capsys):
     monkeypatch.setattr(heartbeat, "TURN", 0.05)
     monkeypatch.setattr(ranks, "here", ranks.Here(rank=0, world=2, store=SlowStore()))
