@@ -2,6 +2,8 @@
 
 from random import Random
 
+from cases import cases
+
 TABLE = "staff"
 COLUMNS = [("id", "INT"), ("name", "TEXT"), ("city", "TEXT"), ("pay", "INT"), ("age", "INT"), ("hired", "TEXT")]
 ROWS = [
@@ -17,55 +19,7 @@ ROWS = [
 ]
 NUMBERS, TEXTS = ("id", "pay", "age"), ("name", "city", "hired")
 WORDS = ("Ann", "bob", "Oslo", "a", "o", "e", "%n%", "C", "2020", "zz", "")
-ERRORS = [  # what fails, and how is MySQL's to say
-    "SELECT * FROM nope",
-    "SELECT wage FROM staff",
-    "SELECT name FROM staff WHERE wage > 3",
-    "SELECT name FROM staff ORDER BY wage",
-    "SELECT city FROM staff GROUP BY wage",
-    "SELECT city FROM staff GROUP BY city HAVING wage > 1",
-    "SELECT s.name FROM staff",
-    "SELECT x.* FROM staff",
-    "SELECT name FROM staff s, staff t",
-    "SELECT s.name FROM staff s, staff s",
-    "SELECT name, COUNT(*) FROM staff",
-    "SELECT name, pay FROM staff GROUP BY name",
-    "SELECT name FROM staff WHERE COUNT(*) > 1",
-    "SELECT SUM(AVG(pay)) FROM staff",
-    "SELECT name FROM staff WHERE pay = (SELECT pay FROM staff)",
-    "SELECT name FROM staff WHERE pay IN (SELECT pay, age FROM staff)",
-    "SELECT name FROM staff UNION SELECT name, pay FROM staff",
-    "SELECT name FROM staff ORDER BY 3",
-    "SELECT *",
-    "SELECT a FROM (SELECT 1 AS a, 2 AS a) t",
-    "SELEC name FROM staff",
-    "SELECT name FORM staff",
-    "SELECT name, FROM staff",
-    "SELECT name FROM staff WHERE",
-    "SELECT name FROM staff LIMIT -1",
-    "SELECT name FROM staff WHERE pay >",
-    "SELECT (name FROM staff",
-    "SELECT name FROM staff ORDER name",
-    "SELECT 'name FROM staff",
-    "SELECT LOCATE('a') FROM staff",
-    "SELECT COUNT (*) FROM staff",
-    "INSERT INTO staff VALUES (1, 'x')",
-    "INSERT INTO staff (id, name) VALUES (1, 'x', 2)",
-    "INSERT INTO staff (id, name) VALUES (1, 'x'), (2)",
-    "INSERT INTO staff (id, id) VALUES (1, 2)",
-    "INSERT INTO staff (id, wage) VALUES (1, 2)",
-    "INSERT INTO staff (id) VALUES ('abc')",
-    "INSERT INTO staff (id) VALUES ('12abc')",
-    "INSERT INTO staff (id) VALUES (3000000000)",
-    "INSERT INTO nope VALUES (1)",
-    "UPDATE staff SET wage = 3",
-    "UPDATE staff SET pay = 'much'",
-    "UPDATE nope SET pay = 1",
-    "DELETE FROM staff WHERE wage = 1",
-    "DELETE staff",
-    "9223372036854775807 + 1",
-    "SELECT 9223372036854775807 + 1",
-]
+ERRORS = cases("mysql_statements")["errors"]  # what fails, and how is MySQL's to say
 
 
 NESTS = """

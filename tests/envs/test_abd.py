@@ -8,15 +8,18 @@ from random import Random
 
 import one_turn
 import pytest
+from cases import cases
 from conftest import no_hang
 from one_turn import answered
 
 from envs.affine import abd, programs
 from envs.affine.abd import Config, Env, clean, enough_lines, input_in, same_output
-from envs.base import EnvironmentFailed, Step
+from envs.base import Step
 from envs.common import SPLITS, split_of
 from envs.simulators import sandbox
 from rl.config.parse import parse
+
+CASES = cases("abd")
 
 try:
     sandbox.start(sandbox.ISOLATED)
@@ -40,108 +43,34 @@ def grade(reply: str, program: str = DOUBLE, output: str = "10\n", **options) ->
     return step.reward, step.info["valid"], step.observation
 
 
-WRONG = (0, False, "No input found")
 SHORTAGE = (0, False, "Invalid input for program")
-REPLIES = [
-    ("<INPUT>\n5\n</INPUT>", (1, True, "Correct")),
-    ("<INPUT>5</INPUT>", (1, True, "Correct")),
-    ("<input>\n5\n</Input>", (1, True, "Correct")),
-    ("I think\n<INPUT>\n4\n</INPUT>\nor rather\n<INPUT>\n 5 \n\n</INPUT> yes", (1, True, "Correct")),
-    ("<INPUT>5</INPUT> no, <INPUT>4</INPUT>", (0, True, "Wrong output: 8")),
-    ("<INPUT>4</INPUT><think>or <INPUT>5</INPUT></think>", (0, True, "Wrong output: 8")),
-    ("<think>\n<INPUT>4</INPUT>\n</think><thinking>x</thinking><INPUT>5</INPUT>", (1, True, "Correct")),
-    ("<INPUT>5\nand a line that is not read</INPUT>", (1, True, "Correct")),
-    ("<INPUT>05</INPUT>", (1, True, "Correct")),  # any input with that output
-    ("<INPUT>five</INPUT>", (0, False, "Error: ValueError: invalid literal for int() with base 10: 'five'")),
-    ("5", WRONG),
-    ("", WRONG),
-    ("<INPUT>5", WRONG),
-    ("5</INPUT>", WRONG),
-    ("</INPUT>5<INPUT>", WRONG),
-    ("INPUT: 5", WRONG),
-    ("< INPUT>5</INPUT >", WRONG),
-    ("<INPUT></INPUT>", SHORTAGE),
-    ("<INPUT>\n \n</INPUT>", SHORTAGE),
-    ("<think><INPUT>5</INPUT></think>", SHORTAGE),  # the tags are there, but nothing is left between them
-]
 
 
-@pytest.mark.parametrize(("reply", "expected"), REPLIES)
+@pytest.mark.parametrize(("reply", "expected"), CASES["replies"])
 def test_replies(reply, expected):
-    assert grade(reply) == expected
+    assert grade(reply) == tuple(expected)
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        ("5", (1, True, "Correct")),
-        ("\n5  \n", (1, True, "Correct")),
-        ("<think>4?</think>5", (1, True, "Correct")),
-        ("it is <INPUT>5</INPUT>", (1, True, "Correct")),
-        ("4", (0, True, "Wrong output: 8")),
-        ("", SHORTAGE),
-        ("x = 5", (0, False, "Error: ValueError: invalid literal for int() with base 10: 'x = 5'")),
-    ],
-)
+@pytest.mark.parametrize(("reply", "expected"), CASES["short replies"])
 def test_short_replies_are_bare(reply, expected):
-    assert grade(reply, prompt="short") == expected
+    assert grade(reply, prompt="short") == tuple(expected)
 
 
 @pytest.mark.parametrize(
-    ("text", "cleaned"),
-    [(" \n 1 2 \t\n\n  3 \r\n4\n \n", "1 2\n\n  3\n4"), ("", ""), ("\n\n", ""), ("a\x0bb", "a\nb")],
+    ("text", "cleaned"), [(" \n 1 2 \t\n\n  3 \r\n4\n \n", "1 2\n\n  3\n4"), ("", ""), ("\n\n", ""), ("a\x0bb", "a\nb")]
 )
 def test_inputs_and_their_lines_are_stripped(text, cleaned):
     assert clean(text) == cleaned == input_in(f"<INPUT>{text}</INPUT>")
 
 
-LOOP = "for _ in range(int(input())):\n    print(input())"
-
-
-@pytest.mark.parametrize(
-    ("program", "text", "enough"),
-    [
-        ("print(1)", "", True),
-        ("print(input())", "", False),
-        ("print(input())", "a", True),
-        ("print(input(), input())", "a", False),
-        ("print(input(), input())", "a\n\nb", True),
-        ("print(input('x'), input( ))", "", True),  # only the literal text counts
-        ("# input() input()\nprint(1)", "a", False),
-        (LOOP, "2\na\nb", True),
-        (LOOP, "2\na", False),
-        (LOOP, "0", True),  # fewer lines than two literal calls, but as many as the loop reads
-        (LOOP, "x\na", True),  # no number: the literal calls count
-        (LOOP, "x", False),
-        (LOOP, "-2\na", True),
-        (LOOP, "", False),
-        (LOOP, "9" * 5000, False),
-        (LOOP, "²\na\nb\nc", False),
-    ],
-)
+@pytest.mark.parametrize(("program", "text", "enough"), CASES["inputs"])
 def test_valid_and_refused_inputs(program, text, enough):
     assert enough_lines(program, text) == enough
     if not enough:
         assert grade(f"<INPUT>{text}</INPUT>", program, "?") == SHORTAGE
 
 
-@pytest.mark.parametrize(
-    ("expected", "actual", "same"),
-    [
-        ("1 2\n", "1 2\n", True),
-        ("1 2", "1 2\n", True),
-        ("1 2\n", "\n\n 1 2  \n\n", True),
-        ("1\r\n2\r\n", "1\n2\n", True),
-        ("1  \n2\n", "1\n2", True),
-        ("1\n\n2\n", "1\n2\n", False),
-        ("1\n 2\n", "1\n2\n", False),
-        ("1 2\n", "1  2\n", False),
-        ("a\n", "A\n", False),
-        ("1\n", "1.0\n", False),
-        ("1\n", "1\n1\n", False),
-        ("1\n", "", False),
-    ],
-)
+@pytest.mark.parametrize(("expected", "actual", "same"), CASES["outputs"])
 def test_when_outputs_are_equal(expected, actual, same):
     assert same_output(expected, actual) == same
     assert grade("<INPUT>x</INPUT>", f"print({actual!r}, end='')", expected)[0] == same
@@ -190,26 +119,11 @@ def slow_input(reply: str) -> str | None:
     return "\n".join(lines)
 
 
-PIECES = [
-    "<INPUT>",
-    "</INPUT>",
-    "<input>",
-    "</Input>",
-    "<think>",
-    "</think>",
-    "<thinking>",
-    "</thinking>",
-    " 5",
-    "\n",
-    "7 ",
-]
-
-
 @pytest.mark.all_only
 def test_input_equals_the_regular_expressions_match():
     rng = Random(0)
     for _ in range(2000):
-        reply = "".join(rng.choices(PIECES, k=rng.randint(0, 12)))
+        reply = "".join(rng.choices(CASES["pieces"], k=rng.randint(0, 12)))
         assert input_in(reply) == slow_input(reply), reply
 
 
@@ -298,18 +212,6 @@ def test_difficulty_is_the_level_and_repeats_add_weight():
         env.reset(seed)
         drawn[level.get(shape(env.program))] += 1
     assert set(drawn) <= {1, 3, None} and 170 < drawn[1] < 230 and drawn[3] > 60
-
-
-@pytest.mark.all_only
-def test_splits_share_no_task():
-    env, tasks = Env(Config(difficulty="1")), {}
-    for split in SPLITS:
-        tasks[split] = set()
-        for seed in range(400):
-            env.reset(seed, split)
-            tasks[split].add(env.task)
-    assert len(tasks["train"]) > 200 and len(tasks["val"]) > 50 and len(tasks["test"]) > 50
-    assert not tasks["train"] & tasks["val"] and not tasks["train"] & tasks["test"] and not tasks["val"] & tasks["test"]
 
 
 # ---- Golden transcripts. ----
@@ -407,19 +309,6 @@ def test_unusable_file_is_one_line(rows, line, tmp_path):
     assert str(error.value).startswith(line.format(path=path)) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"seconds": 0}, "seconds must be a whole number of at least 1, not 0"),
-        ({"cpu_seconds": 1.5}, "cpu_seconds must be a whole number of at least 1, not 1.5"),
-    ],
-)
-def test_wrong_options_are_one_line(options, line):
-    with pytest.raises(ValueError) as error:
-        Config(**options)
-    assert str(error.value) == line
-
-
 def test_missing_file_is_reported_before_the_run(tmp_path, capsys):
     path = write(tmp_path / "rows.jsonl", [{"program": "print(input())", "inputs": "1", "output": "1"}])
     kinds = dict.fromkeys(("abd", "ded", "planner"), "a file with a row in each line")
@@ -470,13 +359,3 @@ def test_a_split_without_rows_is_one_line(tmp_path):
 def test_an_unknown_split_is_one_line():
     with pytest.raises(ValueError, match="split must be one of train, val, test, not 'dev'"):
         Env().reset(0, "dev")
-
-
-def test_a_broken_sandbox_is_no_wrong_answer(monkeypatch):
-    def broken(*_):
-        raise sandbox.SandboxFailed("gone")
-
-    env = at(DOUBLE, "10")
-    monkeypatch.setattr(sandbox, "run", broken)
-    with pytest.raises(EnvironmentFailed, match="gone"):
-        env.step("<INPUT>5</INPUT>")

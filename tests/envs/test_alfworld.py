@@ -8,6 +8,9 @@ from random import Random
 
 import golden
 import pytest
+import test_envs
+from cases import cases
+from experts import expert
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +29,9 @@ from envs.alfworld.rooms import (
     kind_of,
     order,
 )
-from envs.common import SPLITS, split_of
+from envs.common import SPLITS
+
+TABLES = cases("alfworld")
 
 HOUSE = Room(
     spots={"cabinet 2": 0, "cabinet 1": 0, "countertop 1": 1, "desk 1": 2, "fridge 1": 3, "microwave 1": 4}
@@ -66,139 +71,7 @@ def total(env: Env, actions: list[str]) -> float:
 # The replies are those of the TextWorld engine on the same room.
 def test_every_message_is_exact():
     env = at(Goal("heat", "apple", "countertop"))
-    replay(
-        env,
-        """
-        > look
-        You are in the middle of a room. Looking quickly around you, you see nothing.
-        > inventory
-        You are not carrying anything.
-        > examine desk 1
-        Nothing happens.
-        > go to desk 1
-        You arrive at desk 1. On the desk 1, you see a candle 1, a cd 1, and a desklamp 1.
-        > go to desk 1
-        Nothing happens.
-        > go to desk 2
-        Nothing happens.
-        > look
-        You are facing the desk 1. Next to it, you see nothing.
-        > examine cd 1
-        Nothing happens.
-        > use desklamp 1
-        You turn on the desklamp 1.
-        > use desklamp 1
-        You turn on the desklamp 1.
-        > examine desklamp 1
-        Nothing happens.
-        > take desklamp 1 from desk 1
-        Nothing happens.
-        > take cd 1 from desk 1
-        You pick up the cd 1 from the desk 1.
-        > examine cd 1
-        There's nothing special about cd 1.
-        > examine desk 1
-        On the desk 1, you see a candle 1, and a desklamp 1.
-        > take candle 1 from desk 1
-        Nothing happens.
-        > clean cd 1 with desk 1
-        Nothing happens.
-        > inventory
-        You are carrying: a cd 1.
-        > go to sinkbasin 1
-        You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing.
-        > move cd 1 to sinkbasin 1
-        Nothing happens.
-        > clean cd 1 with sinkbasin 1
-        Nothing happens.
-        > go to countertop 1
-        You arrive at countertop 1. On the countertop 1, you see a apple 1, a butterknife 1, and a knife 1.
-        > slice apple 1 with cd 1
-        Nothing happens.
-        > go to desk 1
-        You arrive at desk 1. On the desk 1, you see a candle 1, and a desklamp 1.
-        > move cd 1 to desk 1
-        You move the cd 1 to the desk 1.
-        > go to cabinet 1
-        You arrive at cabinet 1. The cabinet 1 is closed.
-        > go to cabinet 2
-        Nothing happens.
-        > examine cabinet 1
-        The cabinet 1 is closed.
-        > close cabinet 1
-        Nothing happens.
-        > take mug 1 from cabinet 1
-        Nothing happens.
-        > look
-        You are facing the cabinet 2, and cabinet 1. Next to it, you see nothing.
-        > open cabinet 1
-        You open the cabinet 1. The cabinet 1 is open. In it, you see a mug 1.
-        > open cabinet 1
-        Nothing happens.
-        > open cabinet 2
-        You open the cabinet 2. The cabinet 2 is open. In it, you see a mug 2.
-        > take mug 2 from cabinet 1
-        Nothing happens.
-        > take mug 2 from cabinet 2
-        You pick up the mug 2 from the cabinet 2.
-        > examine mug 2
-        This is a normal mug 2. In it, you see nothing.
-        > examine cabinet 2
-        The cabinet 2 is open. In it, you see nothing.
-        > move mug 2 to cabinet 1
-        You move the mug 2 to the cabinet 1.
-        > look
-        You are facing the cabinet 2, and cabinet 1. Next to it, you see a mug 2.
-        > examine cabinet 1
-        The cabinet 1 is open. In it, you see a mug 2, and a mug 1.
-        > close cabinet 1
-        You close the cabinet 1.
-        > go to countertop 1
-        You arrive at countertop 1. On the countertop 1, you see a apple 1, a butterknife 1, and a knife 1.
-        > slice apple 1 with knife 1
-        Nothing happens.
-        > take knife 1 from countertop 1
-        You pick up the knife 1 from the countertop 1.
-        > slice apple 1 with butterknife 1
-        Nothing happens.
-        > slice apple 1 with knife 1
-        You sliced the apple 1 with the knife 1.
-        > move knife 1 to countertop 1
-        You move the knife 1 to the countertop 1.
-        > take apple 1 from countertop 1
-        You pick up the apple 1 from the countertop 1.
-        > examine apple 1
-        This is a sliced apple 1.
-        > go to microwave 1
-        You arrive at microwave 1. The microwave 1 is closed.
-        > move apple 1 to microwave 1
-        Nothing happens.
-        > heat apple 1 with microwave 1
-        You heat the apple 1 using the microwave 1.
-        > examine apple 1
-        This is a hot sliced apple 1.
-        > cool apple 1 with microwave 1
-        Nothing happens.
-        > go to fridge 1
-        You arrive at fridge 1. The fridge 1 is closed.
-        > cool apple 1 with fridge 1
-        You cool the apple 1 using the fridge 1.
-        > examine apple 1
-        This is a cool sliced apple 1.
-        > go to sinkbasin 1
-        You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing.
-        > clean apple 1 with sinkbasin 1
-        You clean the apple 1 using the sinkbasin 1.
-        > examine apple 1
-        This is a cool and clean sliced apple 1.
-        > Look
-        Nothing happens.
-        > look around
-        Nothing happens.
-        >
-        Nothing happens.
-        """,
-    )
+    replay(env, TABLES["every message"])
     text = env.step("help").observation
     assert text.startswith(
         "Available commands:\n  look:                             look around your current location\n"
@@ -229,49 +102,18 @@ def test_descriptions_of_objects():
 
 
 def test_older_put_works_with_its_own_reply():
-    replay(
-        at(Goal("heat", "apple", "desk")),
-        """
-        > go to countertop 1
-        You arrive at countertop 1. On the countertop 1, you see a apple 1, a butterknife 1, and a knife 1.
-        > put apple 1 in/on countertop 1
-        Nothing happens.
-        > take apple 1 from countertop 1
-        You pick up the apple 1 from the countertop 1.
-        > put apple 1 on countertop 1
-        Nothing happens.
-        > put apple 1 in/on countertop 1
-        You put the apple 1 in/on the countertop 1.
-        """,
-    )
+    replay(at(Goal("heat", "apple", "desk")), TABLES["older put"])
 
 
 def test_the_dialect_of_agentgyms_server():
     """alfworld 0.3.3 has put, not move or help, and AgentGym removes `You arrive at loc 3. `. The prompts teach it."""
     env = at(Goal("heat", "apple", "countertop"), dialect="0.3", max_turns=30)
-    replay(
-        env,
-        """
-        > help
-        Nothing happens.
-        > go to fridge 1
-        The fridge 1 is closed.
-        > go to countertop 1
-        On the countertop 1, you see a apple 1, a butterknife 1, and a knife 1.
-        > take apple 1 from countertop 1
-        You pick up the apple 1 from the countertop 1.
-        > move apple 1 to countertop 1
-        Nothing happens.
-        > put[apple]
-        You put the apple 1 in/on the countertop 1.
-        """,
-    )
+    replay(env, TABLES["dialect of AgentGym's server"])
     env.step("take apple 1 from countertop 1")
     assert "put apple 1 in/on countertop 1" in env.admissible()
     assert not {"help", "move apple 1 to countertop 1"} & {*env.admissible()}
     env.step("put apple 1 in/on countertop 1")
-    while env.running:
-        step = env.step(env.oracle())
+    step = expert(env)[-1]
     assert step.info["success"]
     for prompt in ("native", "short"):
         text = str(Env(Config(dialect="0.3", prompt=prompt)).reset(0))
@@ -298,51 +140,7 @@ def test_the_guides_example_totals_two():
 
 def test_brackets():
     env = at(Goal("heat", "apple", "desk"))
-    replay(
-        env,
-        """
-        > goto[cabinet]
-        You arrive at cabinet 1. The cabinet 1 is closed.
-        > open[cabinet 2]
-        You open the cabinet 2. The cabinet 2 is open. In it, you see a mug 2.
-        > take[mug 1]
-        Nothing happens.
-        > take [mug 2 from cabinet 2]
-        You pick up the mug 2 from the cabinet 2.
-        > put[mug 2 in/on cabinet 2]
-        You put the mug 2 in/on the cabinet 2.
-        > take[MUG]
-        You pick up the mug 2 from the cabinet 2.
-        > move[mug]
-        You move the mug 2 to the cabinet 2.
-        > goto[top]
-        You arrive at countertop 1. On the countertop 1, you see a apple 1, a butterknife 1, and a knife 1.
-        > take[knife]
-        You pick up the knife 1 from the countertop 1.
-        > slice[apple]
-        You sliced the apple 1 with the knife 1.
-        > examine[knife]
-        There's nothing special about knife 1.
-        > inventory[]
-        You are carrying: a knife 1.
-        > goto[cabinet 1]
-        You arrive at cabinet 1. The cabinet 1 is closed.
-        > goto[desk 1]
-        You arrive at desk 1. On the desk 1, you see a candle 1, a cd 1, and a desklamp 1.
-        > use[lamp]
-        You turn on the desklamp 1.
-        > goto[]
-        Nothing happens.
-        > goto[a]
-        Nothing happens.
-        > goto[zebra]
-        Nothing happens.
-        > put[]
-        Nothing happens.
-        > goto[fridge] take[lettuce]
-        Nothing happens.
-        """,
-    )
+    replay(env, TABLES["brackets"])
     assert env.house.held == "knife 1"
 
 
@@ -379,30 +177,7 @@ def test_prompts():
     assert max(len(Env(Config(difficulty="1", prompt="short")).reset(i)[0]["content"]) for i in range(50)) < 300
 
 
-WON = [
-    ("place cd countertop", "go to desk 1; take cd 1 from desk 1; go to countertop 1; move cd 1 to countertop 1"),
-    ("look cd desklamp", "go to desk 1; take cd 1 from desk 1; use desklamp 1"),
-    ("look cd desklamp", "go to desk 1; use desklamp 1; take cd 1 from desk 1"),
-    (
-        "look apple desklamp",
-        "go to desk 1; use desklamp 1; go to countertop 1; take apple 1 from countertop 1; go to desk 1",
-    ),
-    (
-        "cool apple countertop",  # heat takes the cold away
-        "go to countertop 1; take apple 1 from countertop 1; move apple 1 to countertop 1;"
-        "take apple 1 from countertop 1; go to fridge 1; cool apple 1 with fridge 1;"
-        "go to microwave 1; heat apple 1 with microwave 1; go to countertop 1; move apple 1 to countertop 1;"
-        "take apple 1 from countertop 1; go to fridge 1; cool apple 1 with fridge 1;"
-        "go to countertop 1; move apple 1 to countertop 1",
-    ),
-    (
-        "two mug cabinet",  # one in each of two cabinets is not enough
-        "go to cabinet 1; open cabinet 1; open cabinet 2; take mug 1 from cabinet 1; move mug 1 to cabinet 2",
-    ),
-]
-
-
-@pytest.mark.parametrize(("goal", "actions"), WON)
+@pytest.mark.parametrize(("goal", "actions"), TABLES["won"])
 def test_task_is_done_exactly_at_its_last_action(goal, actions):
     env = at(Goal(*goal.split()))
     steps = [env.step(action.strip()) for action in actions.split(";")]
@@ -494,13 +269,6 @@ def test_rooms_and_wordings_vary_with_the_seed():
     assert wordings == {*TEMPLATES["place"], *TEMPLATES["look"]}
 
 
-def solve(env: Env) -> list:
-    steps = [env.step(env.oracle())]
-    while not (steps[-1].terminated or steps[-1].truncated):
-        steps.append(env.step(env.oracle()))
-    return steps
-
-
 @pytest.mark.all_only
 @pytest.mark.parametrize("prompt", ["native", "short"])
 @pytest.mark.parametrize("level", LEVELS)
@@ -508,7 +276,7 @@ def test_the_expert_solves_every_task_in_time(level, prompt):
     env = Env(Config(difficulty=level, prompt=prompt))
     for seed in range(100):
         env.reset(seed, SPLITS[seed % 3])
-        steps = solve(env)
+        steps = expert(env)
         assert steps[-1].info["success"] and all(step.info["valid"] for step in steps), (seed, env.task)
         assert len(steps) <= LEVELS[level].turns <= 30
         assert not any(step.reward for step in steps[:-1]) and steps[-1].reward == 1.0
@@ -518,7 +286,7 @@ def test_the_easiest_level_takes_three_or_four_actions():
     env, lengths = Env(Config(difficulty="1", prompt="short")), []
     for seed in range(100):
         env.reset(seed)
-        lengths.append(len(solve(env)))
+        lengths.append(len(expert(env)))
     assert set(lengths) == {3, 4}
 
 
@@ -534,7 +302,7 @@ def test_expert_continues_from_any_state():
             if not env.running:
                 break
         else:
-            assert len(solve(env)) < 100
+            assert len(expert(env)) < 100
 
 
 def test_expert_gathers_objects_from_two_places():
@@ -544,7 +312,7 @@ def test_expert_gathers_objects_from_two_places():
         env.step("go to desk 1")
         env.step("go to desk 2")
         env.step(f"go to {start}")
-        assert len(solve(env)) <= 4
+        assert len(expert(env)) <= 4
 
 
 def test_expert_uses_only_what_it_has_seen():
@@ -562,33 +330,7 @@ def test_expert_uses_only_what_it_has_seen():
 
 def test_shaped_reward_pays_each_stage_once():
     env = at(Goal("clean", "mug", "cabinet"))
-    paid = [
-        ("look", 0.0),
-        ("go to sinkbasin 1", 0.0),
-        ("go to cabinet 1", 0.0),
-        ("open cabinet 1", 0.2),
-        ("close cabinet 1", 0.0),
-        ("open cabinet 1", 0.0),
-        ("open cabinet 2", 0.0),
-        ("examine cabinet 1", 0.0),
-        ("take mug 1 from cabinet 1", 0.2),
-        ("move mug 1 to cabinet 1", 0.0),
-        ("take mug 2 from cabinet 2", 0.0),
-        ("take mug 2 from cabinet 2", 0.0),
-        ("go to fridge 1", 0.0),
-        ("cool mug 2 with fridge 1", 0.0),
-        ("go to sinkbasin 1", 0.2),
-        ("go to desk 1", 0.0),
-        ("go to sinkbasin 1", 0.0),
-        ("clean mug 2 with sinkbasin 1", 0.2),
-        ("clean mug 2 with sinkbasin 1", 0.0),
-        ("go to cabinet 2", 0.2),
-        ("close cabinet 2", 0.0),
-        ("open cabinet 2", 0.2),
-        ("close cabinet 2", 0.0),
-        ("open cabinet 2", 0.0),
-        ("move mug 2 to cabinet 2", 1.0),
-    ]
+    paid = TABLES["paid"]
     for action, shaped in paid:
         step = env.step(action)
         assert step.info["shaped"] == shaped, action
@@ -637,14 +379,6 @@ def test_splits_share_no_goal_and_have_all_task_types():
     assert sum(map(len, (GOALS["1", "train", task] for task in LEVELS["1"].tasks))) > 300
 
 
-def test_task_is_in_its_split():
-    env = Env(Config(difficulty="1,2,3,original"))
-    for split in SPLITS:
-        for seed in range(60):
-            env.reset(seed, split)
-            assert split_of(env.task) == split and env.task == "alfworld:" + " ".join(env.goal)
-
-
 @pytest.mark.all_only
 def test_difficulty_is_drawn_from_the_list_by_weight():
     env, small = Env(Config(difficulty="1,1,3")), 0
@@ -654,38 +388,18 @@ def test_difficulty_is_drawn_from_the_list_by_weight():
     assert small == pytest.approx(200, abs=35)
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"dialect": "0.5"}, "dialect must be '0.4' or '0.3', not '0.5'"),
-    ],
-)
-def test_wrong_options_are_one_line(options, line):
-    with pytest.raises(ValueError) as error:
-        Config(**options)
-    assert str(error.value) == line
-
-
 HOSTILE = [
-    "",
-    " \r\n\t ",
-    "\x00\x1b[2J",
-    "\ud800",
+    *test_envs.HOSTILE,
     "\uff47\uff4f to desk 1",
     "go to desk \u0661",
     "go to desk 1\x00",
-    "冷蔵庫を開ける",
     "go to " * 20_000,
     "put " + " in/on" * 20_000,
     "put " * 30_000 + " in/on desk 1",
     "goto[" * 25_000,
-    "[" * 100_000,
     "goto[" + "a" * 100_000 + "]",
     "goto[" + " " * 100_000 + "]",
-    "Action: " * 15_000,
-    "Action:" + "\n" * 100_000 + "go",
     "take[]from[]",
-    "move %s to {0} \\1 $(reboot)",
 ]
 
 

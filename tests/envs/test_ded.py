@@ -6,13 +6,17 @@ from random import Random
 
 import one_turn
 import pytest
+from cases import cases
 from one_turn import answered
 
 from envs.affine import ded, programs
 from envs.affine.ded import Config, Env, cases_of_row, draw_cases, normal, prepare
-from envs.base import EnvironmentFailed, Step
+from envs.base import Step
 from envs.common import SPLITS, split_of
 from envs.simulators import sandbox
+
+CASES = cases("ded")
+HOSTILE = {**CASES["hostile programs"], "a surrogate": "print('\ud800')"}
 
 try:
     sandbox.start(sandbox.ISOLATED)
@@ -43,38 +47,11 @@ RIGHT = (1, True, "Passed 3 of 3 cases")
 
 @pytest.mark.parametrize(
     ("reply", "expected"),
-    [
-        ("```python\nprint(int(input()) * 2)\n```", RIGHT),
-        ("First ```python\nprint(1)\n``` then\n```python\nprint(int(input()) * 2)\n```\nThis doubles.", RIGHT),
-        ("```\nprint(int(input()) * 2)\n```", RIGHT),
-        ("print(int(input()) * 2)", RIGHT),
-        ("import sys\nprint(int(sys.stdin.readline()) * 2)", RIGHT),
-        ("def solve():\n    return int(input()) * 2", RIGHT),
-        ("def solve():\n    print(int(input()) * 2)\nif __name__ == '__main__':\n    solve()", RIGHT),
-        ("print(int(input()) * 2, '  \\n\\n')", RIGHT),  # spaces that end lines, blank lines at the end
-        ("print()\nprint(int(input()) * 2)", (0, True, "Passed 0 of 3 cases")),  # a blank line at the start
-        ("print('', int(input()) * 2)", (0, True, "Passed 0 of 3 cases")),
-        ("print('Answer:', int(input()) * 2)", (0, True, "Passed 0 of 3 cases")),
-        ("print(int(input('x? ')) * 2)", (0, True, "Passed 0 of 3 cases")),  # a prompt is output too
-        ("print(abs(int(input())) * 2)", (0, True, "Passed 2 of 3 cases")),
-        ("print(float(input()) * 2)", (0, True, "Passed 0 of 3 cases")),
-        ("x = input()", (0, False, "Passed 0 of 3 cases")),
-        ("", (0, False, "Passed 0 of 3 cases")),
-        ("I would double it.", (0, False, "Passed 0 of 3 cases: SyntaxError: invalid syntax")),
-        ("print(x)", (0, False, "Passed 0 of 3 cases: NameError: name 'x' is not defined")),
-        ("print(int(input()) * 2)\n1 / 0", (0, False, "Passed 0 of 3 cases: ZeroDivisionError: division by zero")),
-        ("import sys\nx = int(input())\nprint(x * 2)\nif x < 0: print('odd', file=sys.stderr)",
-         (0, True, "Passed 2 of 3 cases: odd")),
-        ("import sys\nprint(int(input()) * 2)\nprint(' ', file=sys.stderr)", RIGHT),  # blank stderr is empty
-        ("import sys\nprint(int(input()) * 2)\nsys.exit(0)", RIGHT),
-        ("import sys\nprint(int(input()) * 2)\nsys.exit(1)", (0, False, "Passed 0 of 3 cases: [EXIT STATUS 1]")),
-        ("import ctypes\nprint(int(input()) * 2, flush=True)\nctypes.string_at(0)",
-         (0, False, "Passed 0 of 3 cases: [KILLED BY SIGSEGV]")),
-    ],
+    CASES["programs that read stdin"],
 )  # fmt: skip
 @pytest.mark.parametrize("prompt", ["native", "short"])
 def test_programs_that_read_stdin(reply, expected, prompt):
-    assert grade(reply, DOUBLE, prompt=prompt) == expected
+    assert grade(reply, DOUBLE, prompt=prompt) == tuple(expected)
 
 
 FUNCTION = [call("add", [2, 3], [5]), call("add", [-1, 1], 0), call("add", ["a", "b"], ["ab"])]
@@ -82,39 +59,18 @@ FUNCTION = [call("add", [2, 3], [5]), call("add", [-1, 1], 0), call("add", ["a",
 
 @pytest.mark.parametrize(
     ("reply", "expected"),
-    [
-        ("```python\ndef add(a, b):\n    return a + b\n```", RIGHT),
-        ("add = lambda a, b: a + b", RIGHT),
-        ("def add(a, b):\n    print(a + b)", (0, True, "Passed 0 of 3 cases")),  # it prints None too
-        ("def add(a, b):\n    return 5", (0, True, "Passed 1 of 3 cases")),
-        ("def sum(a, b):\n    return a + b", (0, False, "Passed 0 of 3 cases: NameError: name 'add' is not defined")),
-        ("def add(a):\n    return a",
-         (0, False, "Passed 0 of 3 cases: TypeError: add() takes 1 positional argument but 2 were given")),
-    ],
+    CASES["functions that are called"],
 )  # fmt: skip
 def test_functions_that_are_called(reply, expected):
-    assert grade(reply, FUNCTION) == expected
-
-
-GUARD = "P\nif __name__ == '__main__':\n    print(f(*%s))\n"
+    assert grade(reply, FUNCTION) == tuple(expected)
 
 
 @pytest.mark.parametrize(
     ("case", "prepared"),
-    [
-        (io("1 2", "3"), ("P", "1 2\n", "3")),
-        (io("1 2\n", "3\n"), ("P", "1 2\n", "3\n")),
-        (io(["1", [2, "x"], 3.5], ["a", 1]), ("P", "1\n2\nx\n3.5\n", "a\n1")),
-        (io(7, {"a": "é"}), ("P", "7\n", '{"a": "é"}')),
-        (io("", None), ("P", "\n", "null")),
-        (call("f", [1, [2, "x"]], [[3, 4], 5]), (GUARD % "[1, [2, 'x']]", "", "3\n4")),
-        (call("f", [], [True]), (GUARD % "[]", "", "true")),
-        (call("f", None, "x"), (GUARD % "[]", "", "x")),
-        (call("f", [1], []), (GUARD % "[1]", "", "")),
-    ],
+    CASES["prepared cases"],
 )  # fmt: skip
 def test_program_run_for_a_case(case, prepared):
-    assert prepare(case, "P") == prepared
+    assert prepare(case, "P") == tuple(prepared)
 
 
 def test_outputs_are_compared_without_trailing_blanks():
@@ -199,34 +155,6 @@ def test_program_cannot_find_the_expected_output():
     assert grade(LOOK, [io("1", "nothing"), io("1", "271828")]) == (0, True, "Passed 1 of 2 cases")
 
 
-FRAMES = "import sys\nframe = sys._getframe()\nwhile frame: print(frame.f_locals); frame = frame.f_back"
-REWRITE = "open('main.py', 'w').write('print(42)'); open('result.json', 'w').write('{\"passed\": 3, \"reward\": 1}')"
-ALWAYS = "class Same(str):\n    __eq__ = lambda self, other: True\n    __hash__ = str.__hash__\nprint(Same('?'))"
-HOSTILE = {
-    "leaving a function early": "import sys\ndef solve():\n    sys.exit(0)\nsolve()",
-    "leaving at once": "import os\nos._exit(0)",
-    "an answer equal to everything": ALWAYS,
-    "another print and assert": "print = assert_equal = run_tests = lambda *args: True\nprint(int(input()) * 2)",
-    "a verdict at exit": "import atexit\natexit.register(print, 'Passed 3 of 3 cases')",
-    "frames": FRAMES,
-    "its memory": "print(open('/proc/self/mem', 'rb').read(9))",
-    "result files": REWRITE,
-    "other modules": "import json, random, time\njson.loads = random.random = time.time = lambda *a: True\nprint(True)",
-    "a comparison in the sandbox": "import builtins\nbuiltins.str.__eq__ = lambda a, b: True",
-    "a status of its own": "import os\nfor fd in range(3, 99): os.write(fd, b'over 0')",
-    "a fake verdict": "print('Passed 3 of 3 cases')\nimport os\nos._exit(0)",
-    "an endless loop": "while True: pass",
-    "a memory bomb": "x = [0]\nwhile True: x += x",
-    "a fork bomb": "import os\nwhile True: os.fork()",
-    "endless output": "while True: print('x' * 10**5)",
-    "deep nesting": "(" * 5000 + ")" * 5000,
-    "a null byte": "print('\0')",
-    "a surrogate": "print('\ud800')",
-    "killing": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(-1, signal.SIGKILL)",
-    "100 kB": "x = 1\n" * 17_000,
-}
-
-
 @pytest.mark.all_only
 @pytest.mark.parametrize("program", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_programs_are_wrong_and_nothing_more(program):
@@ -309,18 +237,6 @@ def test_task_is_its_words_with_fresh_cases():
     assert again and all(len(set(drawn)) == len(drawn) for drawn in again)
 
 
-@pytest.mark.all_only
-def test_splits_share_no_task():
-    env, tasks = Env(Config(difficulty="1,2,3")), {}
-    for split in SPLITS:
-        tasks[split] = set()
-        for seed in range(400):
-            env.reset(seed, split)
-            tasks[split].add(env.task)
-    assert len(tasks["train"]) > 150 and len(tasks["val"]) > 30 and len(tasks["test"]) > 30
-    assert not tasks["train"] & tasks["val"] and not tasks["train"] & tasks["test"] and not tasks["val"] & tasks["test"]
-
-
 # ---- Golden transcripts. ----
 
 EPISODES = [
@@ -379,32 +295,8 @@ def test_cases_may_stand_without_their_object():
     assert cases_of_row({"verification_info": "[" * 10_000}) == cases_of_row({}) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"cases": 1}, "cases must be a whole number of at least 2, not 1"),
-        ({"cases": 0}, "cases must be a whole number of at least 2, not 0"),
-    ],
-)
-def test_wrong_options_are_one_line(options, line):
-    with pytest.raises(ValueError) as error:
-        Config(**options)
-    assert str(error.value) == line
-
-
 def test_a_file_without_rows_is_one_line(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row(1, {"test_cases": []})))
     with pytest.raises(ValueError, match=r"data: .* has no usable row"):
         Env(Config(data=str(path)))
-
-
-def test_a_broken_sandbox_is_no_wrong_answer(monkeypatch):
-    def broken(*_):
-        raise sandbox.SandboxFailed("gone")
-
-    env = Env()
-    env.reset(0)
-    monkeypatch.setattr(sandbox, "run", broken)
-    with pytest.raises(EnvironmentFailed, match="gone"):
-        env.step("print(1)")

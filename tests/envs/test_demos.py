@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from cases import cases
 from conftest import run_program
 
 import envs
@@ -16,6 +17,8 @@ from rl.config.parse import resolve
 from rl.data import demonstrations
 from rl.evaluate import progress_bar
 from rl.tasks import Task, make_env
+
+CASES = cases("demos")
 
 
 @pytest.mark.parametrize("name", [name for name in envs.NAMES if name not in (*envs.WITHOUT_TASKS, "abd", "ded")])
@@ -90,21 +93,7 @@ def test_program_reports_counts_per_environment(tmp_path):
     assert rows.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["textcraft,babyai"], "envs: textcraft,babyai are several environments; choose one to play, or give demos="),
-        (["textcraft", "out=x"], "envs: out=x needs demos=, the number of the expert's episodes to write"),
-        (["textcraft", "out=/nowhere/x", "demos=1"], "envs: out=/nowhere/x is not in an existing folder"),
-        (["sat,affine", "demos=1"], "envs: sat is named twice"),
-        (["sat,babyia", "demos=1"], "envs: unknown environment 'babyia'; did you mean 'babyai'?"),
-        (
-            ["sat,babyai", "demos=1", "sat.dificulty=1"],
-            "envs: unknown key 'sat.dificulty'; did you mean sat.difficulty?",
-        ),
-        (["babyai", "demos=1", "difficulty=9"], "envs: difficulty must be a comma list of 1, 2, 3, 4, 5, not '9'"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), CASES["wrong words"])
 def test_wrong_words_are_one_line(words, said, tmp_path):
     status, out, err = run_program("envs/__main__.py", *words)
     assert (status, out, err) == (2, "", said + "\n")

@@ -4,43 +4,16 @@ import json
 import time
 
 import pytest
+from cases import cases
 from test_envs import STRICT, everywhere
 
 import envs
 
 pytestmark = pytest.mark.all_only
 
-CALL = '{"name": "get_order_details", "arguments": {"order_id": %s}}'
 ACTIONS = {
-    "NUL": "a\0b\0",
+    **cases("hostile_actions")["actions"],
     "surrogates": "\ud800\udfff look \udc80",
-    "escape codes": "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e",
-    "100 kB of letters": "A" * 100_000,
-    "100 kB of lines": "look\n" * 20_000,
-    "100 kB of commas": "," * 100_000,
-    "100 kB of quotes": "'\"" * 50_000,
-    "100 kB of backslashes": "\\" * 100_000,
-    "100 kB of digits": "9" * 100_000,
-    "deep lists": "[" * 50_000 + "]" * 50_000,
-    "a deep call": CALL % ("[" * 20_000 + "]" * 20_000),
-    "a deep call of objects": CALL % ('{"a":' * 10_000 + "1" + "}" * 10_000),
-    "a call at the recursion limit": CALL % ("[" * 900 + "]" * 900),
-    "a call with NaN": CALL % "NaN",
-    "a call with 5,000 digits": CALL % ("9" * 5000),
-    "a call with a large exponent": CALL % "1e999",
-    "a call of no kind": '{"name": ["a"], "arguments": 3}',
-    "a call without arguments": '{"name": "respond"}',
-    "a call of null": "null",
-    "many calls": (CALL % '"#W1"') * 1000,
-    "a fence": "```bash\n" + "(" * 20_000 + "\n```",
-    "fences": "```" * 30_000,
-    "a fenced statement": "```sql\nSELECT " + "(" * 10_000 + "1" + ")" * 10_000 + "\n```",
-    "a fenced program": "```python\n" + "x = " + "(" * 10_000 + "\n```",
-    "an answer in tags": "<INPUT>" + "<" * 100_000 + "</INPUT>",
-    "a formula": "calculate " + "(" * 20_000 + "1" + ")" * 20_000,
-    "a power": "calculate 9**9**9**9",
-    "a plan": "1. " + "subtask, " * 20_000,
-    "a format": "{0.__class__} %s %n ${IFS} $(reboot) `id`",
     "every character": "".join(map(chr, range(0, 0x3000))),
 }
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from random import Random
 
 import pytest
+from cases import cases
 from test_envs import HOSTILE
 from test_serve import KINDS, ROOT, fake, served
 
@@ -25,6 +26,8 @@ from envs.common import PROMPTS, SEVERAL, SPLITS
 from envs.http.agentgym import OURS, REFUSED, USUAL, action_of, close_sessions
 from envs.http.exchange import MAX_BODY
 from envs.http.wire import ServerFailed, number_of, seed_of, seeds_of
+
+CASES = cases("http")
 
 pytestmark = pytest.mark.all_only
 
@@ -53,21 +56,23 @@ def same(here: envs.Step, there: envs.Step) -> bool:
     return steps[0] == steps[1] and facts[0] == facts[1]
 
 
+def step_the_expert(here, there) -> None:
+    """Assert that the expert's next reply gets the same step in process and over HTTP."""
+    reply = here.oracle()
+    assert same(here.step(reply), there.step(reply))
+
+
+def play_the_expert(here, there) -> None:
+    """Do the same until the episode is over."""
+    while here.running:
+        step_the_expert(here, there)
+
+
 def reply_of(env, rng: Random) -> str:
     """Return mostly the expert's reply, else one without progress."""
     if rng.random() < 0.8:
         return env.oracle()
-    return rng.choice(
-        [
-            "",
-            "Action: inventory",
-            "Action: look around",
-            "inventory",
-            "Action: x\nAction: y",
-            "é\n[",
-            "Action: search[shoe]",
-        ]
-    )
+    return rng.choice(CASES["replies"])
 
 
 def episodes(kind: str, options: dict, count: int) -> list[bool]:
@@ -131,25 +136,7 @@ def test_hostile_replies_are_the_same_as_in_process(kind, prompt):
 
 
 def test_any_text_is_the_same_as_in_process():
-    pieces = [
-        "Action:",
-        "get",
-        "craft",
-        "using",
-        "[",
-        "]",
-        "(",
-        " ",
-        "\n",
-        "\r",
-        "\t",
-        "1",
-        "oak log",
-        ",",
-        "_",
-        "!",
-        "é漢",
-    ]
+    pieces = CASES["pieces"]
     rng = Random(0)
     with served(options=EASY) as server:
         here, there = envs.make("textcraft", max_turns=10**6, **EASY), remote(server, max_turns=10**6)
@@ -263,31 +250,9 @@ def test_sessions_are_closed_when_the_process_ends():
 
 
 OK, X = b"HTTP/1.0 200 OK\r\n", b'{"observation": "x", "reward": 0, "done": false}'
-FAULTS = {
-    "none at all": b"",
-    "half a head": b"HTTP/1.0 200 OK\r\nContent-Le",
-    "half a body": OK + b"Content-Length: 500\r\n\r\n{",
-    "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n",
-    "busy": b"HTTP/1.0 503 Service Unavailable\r\n\r\n",
-    "a crash": b"HTTP/1.0 500 Internal Server Error\r\n\r\nInternal Server Error",
-    "no JSON": OK + b"\r\n<html>",
-    "nothing inside": OK + b"\r\n",
-    "another shape": OK + b"\r\n[3]",
-    "a string": OK + b'\r\n"ok"',
-    "null": OK + b"\r\nnull",
-    "odd types": OK + b'\r\n{"id": null, "observation": 3, "reward": "1", "done": 0}',
-    "another session": OK + b'\r\n{"id": true}',
-    "depth": OK + b"\r\n" + b"[" * 200_000,
-    "an error": OK + b'\r\n{"error": "The id 5 is not valid."}',
-}
-STEPS = {  # faults only of a step
-    "no reward": OK + b'\r\n{"observation": "x", "done": false}',
-    "no number": OK + b"\r\n" + X.replace(b"0", b"NaN"),
-    "true": OK + b"\r\n" + X.replace(b"0", b"true"),
-    "no done": OK + b"\r\n" + X.replace(b"false", b"null"),
-    "cut short": OK + b"Content-Length: 99\r\n\r\n" + X,
-    "no end": OK + b"\r\n" + b" " * MAX_BODY + X,
-}
+FAULTS = {name: answer.encode("latin-1") for name, answer in CASES["faults"].items()}
+STEPS = {name: answer.encode("latin-1") for name, answer in CASES["faults of a step"].items()}
+STEPS["no end"] = OK + b"\r\n" + b" " * MAX_BODY + X
 
 
 def unreliable_handler(faults) -> type[serve.Handler]:
@@ -332,9 +297,7 @@ def test_a_fault_does_not_change_the_episode(name, after):
         there = remote(server)
         for seed in (0, 1):
             assert here.reset(seed) == there.reset(seed)
-            while here.running:
-                text = here.oracle()
-                assert same(here.step(text), there.step(text))
+            play_the_expert(here, there)
     assert not faults
 
 
@@ -358,9 +321,7 @@ def test_a_malformed_step_does_not_change_the_episode(name):
     with unreliable(faults, options={"difficulty": "2"}) as server:
         there = remote(server)
         assert here.reset(4) == there.reset(4)
-        while here.running:
-            text = here.oracle()
-            assert same(here.step(text), there.step(text))
+        play_the_expert(here, there)
     assert not faults
 
 
@@ -369,8 +330,7 @@ def test_a_slow_answer_is_requested_again():
     with unreliable([(True, 1.0), None, None, None, None, (True, 1.0)], options=EASY) as server:
         there = remote(server, timeout=0.2)
         assert here.reset(0) == there.reset(0)
-        text = here.oracle()
-        assert same(here.step(text), there.step(text))
+        step_the_expert(here, there)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -476,27 +436,10 @@ def test_alfworld_reply_needs_available_actions(monkeypatch):
             env.reset(0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "reply", "line"),
-    [
-        ("textcraft", X.replace(b"0", b"NaN"), "nan as reward, which must be a number from -1e15 to 1e15"),
-        ("textcraft", X.replace(b"0", b'"1"'), "'1' as reward, which must be a number from -1e15 to 1e15"),
-        ("textcraft", X.replace(b"0", b"9" * 400), "9+[.]+9+ as reward, which must be a number from -1e15 to 1e15"),
-        ("textcraft", X.replace(b"0", b"1e16"), "1e[+]16 as reward, which must be a number from -1e15 to 1e15"),
-        ("textcraft", X.replace(b"0", b"true"), "True as reward, which must be a number from -1e15 to 1e15"),
-        ("textcraft", X.replace(b'"x"', b"3"), "3 as observation, which must be a text"),
-        ("textcraft", X.replace(b"false", b"0"), "0 as done, which must be true or false"),
-        ("textcraft", b'{"observation": "x", "done": false}', r"\{.*\}, where reward is missing"),
-        ("textcraft", b"[3]", r"\[3\] instead of an object"),
-        ("webshop", X, r"\{.*, where state is missing"),
-        ("babyai", X, r"\{.*, where score is missing"),
-        ("planner", X, r"\{.*, where info is missing"),
-        ("planner", X.replace(b"}", b', "info": {}}'), "{} as info, which must be an object of outcome, .*"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "reply", "line"), CASES["bad fields"])
 def test_errors_name_the_bad_field_of_a_step(kind, reply, line, monkeypatch):
     fake(kind, monkeypatch)
-    with unreliable([None, None, None, None, (False, OK + b"\r\n" + reply)], kind=kind) as server:
+    with unreliable([None, None, None, None, (False, OK + b"\r\n" + reply.encode())], kind=kind) as server:
         env = remote(server, kind=kind, retries=0)
         env.reset(0)
         with pytest.raises(ServerFailed, match=f"/step answered {line}$"):
@@ -521,13 +464,10 @@ def test_a_restart_does_not_change_the_episode():
         idle.reset(3), idle._leave()  # a session for the next episode, which is lost in the restart
         assert here.reset(2) == there.reset(2)
         for _ in range(3):
-            text = here.oracle()
-            assert same(here.step(text), there.step(text))
+            step_the_expert(here, there)
         port = server.server_address[1]
     with served(options={"difficulty": "3"}, port=port):
-        while here.running:
-            text = here.oracle()
-            assert same(here.step(text), there.step(text))
+        play_the_expert(here, there)
         assert here.reset(3) == there.reset(3)
 
 
@@ -538,8 +478,7 @@ def test_an_expired_session_is_replayed():
         here.reset(0), there.reset(0)
         while here.running:
             server.sessions.close(there.client.session)
-            text = here.oracle()
-            assert same(here.step(text), there.step(text))
+            step_the_expert(here, there)
 
 
 def test_expired_idle_sessions_are_skipped():
@@ -585,24 +524,7 @@ def test_sessions_from_before_a_restart_are_dropped():
         assert not names & {playing.client.session, idle[0].client.session}
 
 
-@pytest.mark.parametrize(
-    ("kind", "reply", "action"),
-    [
-        ("alfworld", "Thought:\nx\n\nAction:\n go to fridge 1 ", "go to fridge 1"),
-        ("alfworld", "Action: a\nAction: b", "b"),
-        ("alfworld", "go to fridge 1", ""),
-        ("alfworld", "search[x]", ""),
-        ("sciworld", "Action: look\naround", "look\naround"),
-        ("webshop", "Action: click[Buy Now]", "click[Buy Now]"),
-        ("webshop", "I do search[red shoes]", "I do search[red shoes]"),
-        ("webshop", "buy it", ""),
-        ("babyai", "Action:\nturn left!", "turn left"),
-        ("babyai", "turn left", ""),
-        ("babyai", "Action: a\nAction: b", None),
-        ("textcraft", "Action: **get  1 oak_log** \nthen", "get 1 oaklog"),
-        ("textcraft", "Action: get[1 coal]", "get 1 coal"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "reply", "action"), CASES["actions of replies"])
 def test_action_of_a_reply(kind, reply, action):
     assert action_of(kind, reply) == action
 
@@ -659,30 +581,6 @@ def test_http_has_no_expert():
         RuntimeError, match="an environment behind http has no expert: use env=textcraft for demonstrations"
     ):
         envs.http.Env().oracle()
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"kind": "sat"}, f"kind must be one of {', '.join(envs.http.KINDS)}, not 'sat'"),
-        ({"url": "localhost:36001"}, "url must be http://host:port, not 'localhost:36001'"),
-        ({"url": "http://"}, "url must be http://host:port, not 'http://'"),
-        ({"url": "http://a:b"}, "url must be http://host:port, not 'http://a:b'"),
-        ({"url": "http://a b"}, "url must be http://host:port, not 'http://a b'"),
-        ({"url": "file:///etc/passwd"}, "url must be http://host:port, not 'file:///etc/passwd'"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
-        ({"tasks": 9}, "tasks must be at least 10, for a train, a val and a test split, not 9"),
-        ({"tasks": 399, "kind": "babyai"}, "tasks must be at least 400, for a train, a val and a test split, not 399"),
-        ({"max_turns": -1}, "max_turns must be a whole number of at least 0, not -1"),
-        ({"retries": 1.5}, "retries must be a whole number of at least 0, not 1.5"),
-        ({"timeout": 0}, "timeout must be a positive number of seconds, not 0"),
-        ({"wait": float("inf")}, "wait must be a positive number of seconds, not inf"),
-    ],
-)
-def test_bad_options_name_the_field(options, line):
-    with pytest.raises(ValueError) as error:
-        envs.http.Config(**options)
-    assert str(error.value) == line
 
 
 def test_reset_names_the_splits():

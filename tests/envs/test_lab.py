@@ -14,6 +14,7 @@ from random import Random
 from types import ModuleType
 
 import pytest
+from cases import cases
 from test_envs import HOSTILE
 from test_http import FAULTS, remote, same, unreliable_handler
 from test_serve import ask, command, listening, running
@@ -30,6 +31,8 @@ from envs.serve import __main__ as program
 from envs.serve import lab
 from envs.serve.access import BadRequest
 from rl.config.parse import parse
+
+CASES = cases("lab")
 
 pytestmark = pytest.mark.all_only
 
@@ -213,23 +216,7 @@ def test_a_port_in_use_is_one_line_whichever_it_is(kind, capsys):
             assert end.value.code == 2 and capsys.readouterr() == ("", line)
 
 
-@pytest.mark.parametrize(
-    ("replies", "status", "reason", "right"),
-    [
-        (["say {}", "finish"], "completed", None, True),
-        (["say no", "finish"], "completed", None, False),
-        (["say {}", "jump"], "agent_validation_failed", UNREAD, "os_interaction"),
-        (["jump"], "agent_validation_failed", UNREAD, False),
-        (
-            ["say {}", "say b", "say c", "say d"],
-            "task_limit_reached",
-            LATE,
-            "os_interaction",
-        ),
-        (["say b", "say c", "say d", "say {}"], "task_limit_reached", LATE, False),
-        (["say b", "say c", "say d", "finish"], "task_limit_reached", LATE, False),
-    ],
-)
+@pytest.mark.parametrize(("replies", "status", "reason", "right"), CASES["statuses"])
 def test_status_and_outcome_of_a_session(kind, replies, status, reason, right):
     with served(kind) as server:
         session = begun(server, kind, *(text.format(word_of(0)) for text in replies))
@@ -356,20 +343,7 @@ def test_chat_history_items_are_the_opening_of_every_task(kind):
         assert not tasks.items
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("/api/nothing", {}, 404),
-        ("/ping", {}, 404),
-        ("/api/construct", {}, 404),  # a route of the other server
-        ("/api/reset", {}, 422),
-        ("/api/reset", {"session": []}, 422),
-        ("/api/get_attribute", {"name": "colour"}, 422),
-        ("/api/set_attribute", {"name": "max_round", "instance_factory_parameter_dict": {"value": "-1"}}, 422),
-        ("/api/calculate_metric", {"session_partial_list": [1]}, 422),
-        ("/api/calculate_metric", {"session_partial_list": [{"sample_index": "0"}]}, 422),
-    ],
-)
+@pytest.mark.parametrize(("path", "body", "status"), CASES["invalid requests"])
 def test_invalid_requests_are_refused(kind, path, body, status):
     with served(kind) as server:
         got, said = ask(server, "POST", path, body)
@@ -377,24 +351,7 @@ def test_invalid_requests_are_refused(kind, path, body, status):
         assert ask(server, "GET", "/api/ping") == (405, {"detail": "Method Not Allowed"})
 
 
-@pytest.mark.parametrize(
-    ("path", "fields", "status"),
-    [
-        ("reset", {"task_name": "textcraft"}, 400),
-        ("reset", {"task_name": None}, 422),
-        ("reset", {"sample_status": "running"}, 400),
-        ("reset", {"sample_index": "x"}, 422),
-        ("reset", {"sample_index": "9" * 5000}, 422),
-        ("reset", {"sample_index": "\u0663"}, 422),
-        ("interact", {}, 400),
-        ("interact", {"sample_status": "running"}, 400),
-        ("interact", {"sample_status": "dead"}, 422),
-        ("interact", {"sample_status": "running", "chat_history": {"value": [3]}}, 422),
-        ("interact", {"sample_status": "running", "chat_history": []}, 422),
-        ("complete", {}, 400),
-        ("complete", {"sample_status": "completed"}, 400),
-    ],
-)
+@pytest.mark.parametrize(("path", "fields", "status"), CASES["malformed sessions"])
 def test_malformed_sessions_are_refused(kind, path, fields, status):
     with served(kind) as server:
         got, said = ask(server, "POST", f"/api/{path}", {"session": new(kind) | fields})

@@ -1,16 +1,15 @@
 """The simulated MySQL: golden answers of MariaDB, values and types, error messages, isolation and limits."""
 
 import contextlib
-import datetime
 import re
 import sqlite3
 import weakref
-from decimal import Decimal
 from itertools import product
 from random import Random
 
 import golden
 import pytest
+from cases import cases
 from conftest import no_hang
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,9 +17,9 @@ from mysql_statements import COLUMNS, FROM_NESTS, NESTS, ROWS, TABLE, deep, stat
 
 from envs.simulators.mysql import Database, MySQLError, digest
 
-pytestmark = pytest.mark.all_only
+CASES = cases("mysql")
 
-D = Decimal
+pytestmark = pytest.mark.all_only
 
 
 @pytest.fixture
@@ -71,112 +70,14 @@ def test_statements_match_the_golden_output_of_mariadb():
         assert repr(found) == case["output"], sql
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("7 / 2", D("3.5000")),
-        ("2.50 / 3", D("0.833333")),
-        ("7 DIV 2", 3),
-        ("-7 % 3", -1),
-        ("1 / 0", None),
-        ("0.1 + 0.2", D("0.3")),
-        ("1.5 * 2.25", D("3.375")),
-        ("1e3 / 8", 125.0),
-        ("'3 apples' + 1", 4.0),
-        ("'a' || 0", 0),
-        ("1 || NULL", 1),
-        ("'Ann' = 'ANN'", 1),
-        ("NULL <=> NULL", 1),
-        ("2 > '10'", 0),
-        ("'2' > '10'", 1),
-        ("ROUND(2.5)", D("3")),
-        ("ROUND(-2.675, 2)", D("-2.68")),
-        ("ROUND(2.5e0)", 2.0),
-        ("CEIL(7 / 2)", 4),
-        ("FLOOR(-0.5)", -1),
-        ("TRUNCATE(3.789, 1)", D("3.7")),
-        ("CONCAT('a', 7 / 2, NULL)", None),
-        ("CONCAT('a', 7 / 2)", "a3.5000"),
-        ("IF(1 > 2, 'yes', 5)", "5"),
-        ("IF(1, 1, 2.5)", D("1.0")),
-        ("IFNULL(NULL, 2.50)", D("2.50")),
-        ("SUBSTRING('hello', -3, 2)", "ll"),
-        ("SUBSTRING('hello' FROM 2 FOR 3)", "ell"),
-        ("LEFT('hello', 2)", "he"),
-        ("RIGHT('hello', 2)", "lo"),
-        ("LOCATE('L', 'hello')", 3),
-        ("CONCAT(DATABASE(), '.', SCHEMA())", "staff.staff"),
-        ("LENGTH('h\u00e9')", 3),
-        ("CHAR_LENGTH('h\u00e9')", 2),
-        ("YEAR('2020-05-06')", 2020),
-        ("MONTH('no day')", None),
-        ("DATE_FORMAT('2020-05-01', '%W %D %b %y')", "Friday 1st May 20"),
-        ("DATE('2020-05-06 07:08')", datetime.date(2020, 5, 6)),
-        ("CAST('12abc' AS SIGNED)", 12),
-        ("CAST(7 / 3 AS DECIMAL(10, 2))", D("2.33")),
-        ("\"it''s\"", "it''s"),
-        (r"'it\'s\n'", "it's\n"),
-        ("'a' 'b'", "ab"),
-        (r"'a%' LIKE 'A\%'", 1),
-        ("(SELECT COUNT(*) FROM staff)", 9),
-        ("(SELECT AVG(pay) FROM staff)", D("460.0000")),
-        ("(SELECT SUM(pay) FROM staff WHERE pay > 9999)", None),
-        ("(SELECT MAX(`Name`) FROM `staff`)", "It 50%"),
-        ("(SELECT GROUP_CONCAT(DISTINCT city) FROM staff)", "Cairo,Lima,Oslo,Paris"),
-    ],
-)
+@pytest.mark.parametrize(("expression", "value"), CASES["expressions"])
 def test_expression_values_and_types(expression, value):
-    found = one(expression)
-    assert found == value and type(found) is type(value) and str(found) == str(value)
-
-
-NEAR = (
-    "You have an error in your SQL syntax; check the manual that corresponds to your MySQL server version for the right"
-)
-GROUPS = "which is not functionally dependent on columns in GROUP BY clause; this is incompatible with"
+    assert repr(one(expression)) == value
 
 
 @pytest.mark.parametrize(
     ("sql", "line"),
-    [
-        ("SELECT * FROM nope", "1146 (42S02): Table 'staff.nope' doesn't exist"),
-        ("SELECT wage FROM staff", "1054 (42S22): Unknown column 'wage' in 'field list'"),
-        ("SELECT 1 FROM staff WHERE s.wage = 1", "1054 (42S22): Unknown column 's.wage' in 'where clause'"),
-        ("SELECT 1 FROM staff ORDER BY wage", "1054 (42S22): Unknown column 'wage' in 'order clause'"),
-        ("SELECT 1 FROM staff GROUP BY wage", "1054 (42S22): Unknown column 'wage' in 'group statement'"),
-        ("SELECT 1 FROM staff GROUP BY city HAVING pay > 1", "1054 (42S22): Unknown column 'pay' in 'having clause'"),
-        ("SELEC 1", f"1064 (42000): {NEAR} syntax to use near 'SELEC 1' at line 1"),
-        ("SELECT * FORM staff", f"1064 (42000): {NEAR} syntax to use near 'FORM staff' at line 1"),
-        ("SELECT 'a", f"1064 (42000): {NEAR} syntax to use near ''a' at line 1"),
-        ("SELECT 1 +", f"1064 (42000): {NEAR} syntax to use near '' at line 1"),
-        (" ; ", "1065 (42000): Query was empty"),
-        ("INSERT INTO staff VALUES (1)", "1136 (21S01): Column count doesn't match value count at row 1"),
-        ("INSERT INTO staff (id) VALUES (1), (1, 2)", "1136 (21S01): Column count doesn't match value count at row 2"),
-        ("INSERT INTO staff (id) VALUES ('x')", "1366 (HY000): Incorrect integer value: 'x' for column 'id' at row 1"),
-        ("INSERT INTO staff (pay) VALUES (2147483648)", "1264 (22003): Out of range value for column 'pay' at row 1"),
-        ("INSERT INTO staff (id) VALUES (1), ('7x')", "1265 (01000): Data truncated for column 'id' at row 2"),
-        ("SELECT name, COUNT(*) FROM staff GROUP BY city", "1055 (42000): Expression #1 of SELECT list is not in GROUP "
-         f"BY clause and contains nonaggregated column 'staff.staff.name' {GROUPS} sql_mode=only_full_group_by"),
-        ("SELECT SUM(pay), age FROM staff", "1140 (42000): In aggregated query without GROUP BY, expression #2 of "
-         "SELECT list contains nonaggregated column 'staff.staff.age'; this is incompatible with "
-         "sql_mode=only_full_group_by"),
-        ("SELECT 1 FROM staff WHERE SUM(pay) > 1", "1111 (HY000): Invalid use of group function"),
-        ("SELECT (SELECT id FROM staff)", "1242 (21000): Subquery returns more than 1 row"),
-        ("SELECT id FROM staff a, staff b", "1052 (23000): Column 'id' in field list is ambiguous"),
-        ("SELECT 1 FROM (SELECT 1)", "1248 (42000): Every derived table must have its own alias"),
-        ("SELECT SPIN(pay) FROM staff", "1305 (42000): FUNCTION staff.SPIN does not exist"),
-        ("DROP TABLE nope", "1051 (42S02): Unknown table 'staff.nope'"),
-        ("CREATE TABLE staff (a INT)", "1050 (42S01): Table 'staff' already exists"),
-        ("CREATE PROCEDURE p() SELECT 1", "1235 (42000): This version of MySQL doesn't yet support 'CREATE PROCEDURE'"),
-        ("DROP DATABASE staff", "1235 (42000): This version of MySQL doesn't yet support 'DROP DATABASE staff'"),
-        ("DROP DATABASE nope", "1008 (HY000): Can't drop database 'nope'; database doesn't exist"),
-        ("GRANT ALL ON *.* TO 'bob'@'%'", "1410 (42000): You are not allowed to create a user with GRANT"),
-        ("GRANT ALL ON staff.nope TO bob", "1146 (42S02): Table 'staff.nope' doesn't exist"),
-        ("DROP USER bob, al@h", "1396 (HY000): Operation DROP USER failed for 'bob'@'%','al'@'h'"),
-        ("USE nope", "1049 (42000): Unknown database 'nope'"),
-        ("UPDATE staff SET pay = (SELECT MAX(pay) FROM staff)", "1093 (HY000): You can't specify target table 'staff' "
-         "for update in FROM clause"),
-    ],
+    CASES["error messages"],
 )  # fmt: skip
 def test_error_messages_match_mysql(staff, sql, line):
     assert said(staff, sql) == line
@@ -229,20 +130,7 @@ def test_digest_does_not_depend_on_row_order():
     assert digest([]) == "d41d8cd98f00b204e9800998ecf8427e"
 
 
-@pytest.mark.parametrize(
-    ("code", "sql"),
-    [
-        (1064, "ATTACH DATABASE 'x.db' AS x"),
-        (1064, "PRAGMA database_list"),
-        (1305, "SELECT load_extension('x')"),
-        (1305, "SELECT readfile('/etc/passwd')"),
-        (1235, "SELECT LOAD_FILE('/etc/passwd')"),
-        (1146, "SELECT * FROM sqlite_master"),
-        (1235, "SELECT * INTO OUTFILE '/tmp/x' FROM staff"),
-        (1064, "VACUUM INTO 'x.db'"),
-        (1235, "SET GLOBAL general_log = 1"),
-    ],
-)
+@pytest.mark.parametrize(("code", "sql"), CASES["forbidden"])
 def test_only_the_table_can_be_reached(staff, code, sql):
     assert said(staff, sql).startswith(f"{code} ")
 

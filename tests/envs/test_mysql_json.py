@@ -4,6 +4,7 @@ import contextlib
 import json
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as some
 from test_mysql_dialect import check
@@ -11,95 +12,16 @@ from test_mysql_dialect import check
 from envs.simulators.mysql import Database, MySQLError
 from envs.simulators.mysql.json_values import _sorted, printed
 
+CASES = cases("mysql_json")
+ROWS = CASES["rows"]
+ERRORS = CASES["errors"]
+
 pytestmark = pytest.mark.all_only
 
 STATEMENTS = """CREATE TABLE t (id INT PRIMARY KEY, data JSON)
 INSERT INTO t VALUES (1, '{"name": "Ann", "pay": 30, "tags": ["a", "b"], "at": {"city": "Rome"}, "on": true}')
 INSERT INTO t VALUES (2, '{"name":"bob","pay":9,"tags":[],"on":false}'), (3, JSON_OBJECT('pay', 10.5, 'name', NULL))
 INSERT INTO t VALUES (4, NULL)"""
-ROWS = [
-    ("SELECT data FROM t WHERE id = 2", [('{"on": false, "pay": 9, "name": "bob", "tags": []}',)]),
-    ("SELECT data FROM t WHERE id > 2", [('{"pay": 10.5, "name": null}',), (None,)]),
-    ("SELECT data->'$.name', data->>'$.name' FROM t WHERE id > 1", [('"bob"', "bob"), ("null",) * 2, (None,) * 2]),
-    ("SELECT JSON_EXTRACT(data, '$.at.city'), t.data->>'$.tags[1]' FROM t LIMIT 2", [('"Rome"', "b"), (None, None)]),
-    ("SELECT data->'$.tags[last]', data->'$.tags[*]' FROM t LIMIT 1", [('"b"', '["a", "b"]')]),
-    ("SELECT data->'$.at.*', data->'$.\"at\" . city' FROM t LIMIT 1", [('["Rome"]', '"Rome"')]),
-    ("SELECT JSON_EXTRACT(data, '$.pay', '$.name', '$.no') FROM t LIMIT 1", [('[30, "Ann"]',)]),
-    ("SELECT id FROM t WHERE data->'$.name' = 'Ann'", [(1,)]),
-    ("SELECT id FROM t WHERE data->'$.name' = 'ann' OR data->>'$.name' = 'BOB'", [(2,)]),
-    ("SELECT id FROM t WHERE data->'$.pay' > 9.5", [(1,), (3,)]),
-    ("SELECT id FROM t WHERE data->'$.pay' BETWEEN 9 AND 11", [(2,), (3,)]),
-    ("SELECT id FROM t WHERE data->'$.on' = true", [(1,)]),
-    ("SELECT id FROM t WHERE data->'$.on' = 1", []),
-    ("SELECT id FROM t WHERE data->'$.on'", [(1,)]),
-    ("SELECT id FROM t WHERE data->'$.name' IN ('Ann', 'bob')", [(1,), (2,)]),
-    ("SELECT id FROM t WHERE data->'$.name' NOT IN ('Ann')", [(2,), (3,)]),
-    ("SELECT id FROM t WHERE data->'$.none' IS NULL", [(1,), (2,), (3,), (4,)]),
-    ("SELECT id FROM t ORDER BY data->'$.pay' DESC", [(1,), (3,), (2,), (4,)]),
-    ("SELECT MAX(data->'$.pay'), MIN(data->>'$.name'), SUM(data->'$.pay') FROM t", [("30", "Ann", 49.5)]),
-    ("SELECT MIN(data->'$.name'), MAX(data->'$.on') FROM t WHERE id < 3", [('"Ann"', "true")]),
-    ("SELECT data->'$.pay' + 1, CAST(data->'$.pay' AS SIGNED) FROM t LIMIT 1", [(31.0, 30)]),
-    ("SELECT data->>'$.on' x, COUNT(*) FROM t GROUP BY x", [("true", 1), ("false", 1), (None, 2)]),
-    ("SELECT JSON_LENGTH(data), JSON_LENGTH(data, '$.tags') FROM t", [(5, 2), (4, 0), (2, None), (None, None)]),
-    ("SELECT JSON_KEYS(data) FROM t LIMIT 1", [('["at", "on", "pay", "name", "tags"]',)]),
-    ("SELECT id FROM t WHERE JSON_CONTAINS(data, '\"a\"', '$.tags')", [(1,)]),
-    ("SELECT id FROM t WHERE JSON_CONTAINS(data, '{\"pay\": 9}')", [(2,)]),
-    ("SELECT JSON_CONTAINS('[1, [2]]', '[2]'), JSON_CONTAINS('[1]', 'true'), JSON_CONTAINS('3', '4')", [(1, 0, 0)]),
-    ("SELECT JSON_ARRAY(1, 'x', NULL, TRUE, 2.50, 1e0)", [('[1, "x", null, true, 2.5, 1.0]',)]),
-    ("SELECT JSON_ARRAY(data->'$.tags') FROM t LIMIT 1", [('[["a", "b"]]',)]),
-    ("SELECT JSON_OBJECT('b', 1, 'aa', JSON_ARRAY(), 'a', JSON_OBJECT())", [('{"a": {}, "b": 1, "aa": []}',)]),
-    ("SELECT JSON_VALID('{}'), JSON_VALID('{'), JSON_VALID(NULL), JSON_VALID(data) FROM t LIMIT 1", [(1, 0, None, 1)]),
-    ("SELECT JSON_UNQUOTE('\"a\\\\tb\"'), JSON_UNQUOTE('[1]'), JSON_QUOTE('a\"b')", [("a\tb", "[1]", '"a\\"b"')]),
-    ("SELECT JSON_SET('{\"a\": 1}', '$.a', 2, '$.b', 'x', '$.c.d', 1)", [('{"a": 2, "b": "x"}',)]),
-    ("SELECT JSON_INSERT('[1]', '$[0]', 2, '$[5]', 3), JSON_REPLACE('[1]', '$[0]', 2, '$[5]', 3)", [("[1, 3]", "[2]")]),
-    ("SELECT JSON_REMOVE('{\"a\": [1, 2], \"b\": 3}', '$.a[0]', '$.b', '$.no')", [('{"a": [2]}',)]),
-    ("SELECT CAST('[1,2]' AS JSON), CAST('[1,2]' AS JSON) = CAST('[1, 2]' AS JSON)", [("[1, 2]", 1)]),
-    ("SELECT CONCAT(data->'$.name', '!'), UPPER(data->>'$.name') FROM t LIMIT 1", [('"Ann"!', "ANN")]),
-    ("SELECT IF(data->>'$.pay' > 9, 'rich', 'poor') FROM t LIMIT 2", [("rich",), ("poor",)]),
-    ("SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE DATA_TYPE = 'json'", [("data",)]),
-    ("SELECT x->>'$.pay' FROM (SELECT data AS x FROM t) d LIMIT 1", [("30",)]),
-]
-NO_JSON = "3140 (22032): Invalid JSON text: \"{}\" at position {} in value for column 't.data'."
-NO_ARGUMENT = '3141 (22032): Invalid JSON text in argument {} to function {}: "'
-ERRORS = [
-    ("INSERT INTO t VALUES (9, '{bad')", NO_JSON.format("Missing a name for object member.", 1)),
-    ("INSERT INTO t VALUES (9, '[1, 2,')", NO_JSON.format("Invalid value.", 6)),
-    ("INSERT INTO t VALUES (9, '')", NO_JSON.format("The document is empty.", 0)),
-    ("UPDATE t SET data = 'x' WHERE id = 1", NO_JSON.format("Invalid value.", 0)),
-    ("INSERT IGNORE INTO t VALUES (9, '[NaN]')", "3140 "),
-    ("INSERT INTO t VALUES (9, '{\"a\": 1 2}')", NO_JSON.format("Missing a comma or } after an object member.", 8)),
-    ("INSERT INTO t VALUES (9, '1 2')", "3140 "),
-    ("SELECT JSON_EXTRACT('{', '$')", NO_ARGUMENT.format(1, "json_extract") + "Missing a name for object member."),
-    ("SELECT JSON_CONTAINS('1', 'x')", NO_ARGUMENT.format(2, "json_contains")),
-    ("SELECT CAST('x' AS JSON)", NO_ARGUMENT.format(1, "cast_as_json")),
-    (
-        "SELECT data->'a' FROM t",
-        "3143 (42000): Invalid JSON path expression. The error is around character position 1.",
-    ),
-    ("SELECT data->'$.' FROM t", "3143 "),
-    ("SELECT data->'$.\"\\\\q\"' FROM t", "3143 "),
-    (
-        "SELECT JSON_LENGTH(data, '$[*]') FROM t",
-        "3149 (42000): In this situation, path expressions may not contain the * ",
-    ),
-    ("SELECT JSON_OBJECT('a')", "1582 (42000): Incorrect parameter count in the call to native function 'JSON_OBJECT'"),
-    ("SELECT JSON_OBJECT(NULL, 1)", "3158 (22032): JSON documents may not contain NULL member names."),
-    ("SELECT JSON_REMOVE('1', '$')", "3153 (42000): The path expression '$' is not allowed in this context."),
-    (
-        "CREATE TABLE u (data JSON DEFAULT '{}')",
-        "1101 (42000): BLOB, TEXT, GEOMETRY or JSON column 'data' can't have a ",
-    ),
-    (
-        "CREATE INDEX i ON t (data)",
-        "3152 (42000): JSON column 'data' supports indexing only via generated columns on a ",
-    ),
-    ("SELECT data->'$**.a' FROM t", "1235 "),
-    ("SELECT id FROM t WHERE data->'$.name' IN (SELECT 'x')", "1235 "),
-    ("SELECT JSON_ARRAYAGG(id) FROM t", "1235 "),
-    ("SELECT JSON_SEARCH(data, 'one', 'x') FROM t", "1235 "),
-    ("SELECT 1 MEMBER OF ('[1]')", "1235 "),
-    ("SELECT 'x'->'$.a'", "1235 "),
-]
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +34,7 @@ def database() -> Database:
 
 @pytest.mark.parametrize(("sql", "expected"), ROWS)
 def test_json_gives_mysqls_rows(database, sql, expected):
-    check(database.run(sql), expected)
+    assert repr(database.run(sql)) == expected
 
 
 @pytest.mark.parametrize(("sql", "message"), ERRORS)

@@ -16,20 +16,12 @@ from random import Random
 
 import golden
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from cases import cases
+from conftest import also_full
+from experts import expert
 
 from envs.common import SPLITS, split_of
-from envs.os_interaction import (
-    BAD_ACTION,
-    EMPTY,
-    MAX_SCRIPT,
-    NO_ACTION,
-    OUTPUT,
-    SLOW,
-    Config,
-    Env,
-)
+from envs.os_interaction import BAD_ACTION, EMPTY, MAX_SCRIPT, NO_ACTION, OUTPUT, SLOW, Config, Env
 from envs.os_interaction import data as os_data
 from envs.os_interaction import tasks as os_tasks
 from envs.os_interaction.judge import Endless, judge, obstacle, prepared, twin
@@ -37,6 +29,8 @@ from envs.os_interaction.tasks import LEVELS, SKILLS, SLOT, Task, commands, temp
 from envs.os_interaction.wordings import wordings
 from envs.simulators.sandbox import machine as machine_module
 from envs.simulators.shell import MAX_STEPS, Shell, base_machine
+
+CASES = cases("os_interaction")
 
 Shell.strict = True  # errors of the shell must be seen
 ALL = [template for level in LEVELS for template in templates(level)]
@@ -61,13 +55,6 @@ def bash(*scripts: str) -> str:
     return "I think so.\n\nAct: bash\n\n" + "\n".join(f"```bash\n{script}\n```" for script in scripts)
 
 
-def solve(env: Env) -> list:
-    steps = [env.step(env.oracle())]
-    while env.running:
-        steps.append(env.step(env.oracle()))
-    return steps
-
-
 # -- the templates
 
 
@@ -84,20 +71,7 @@ def test_a_level_is_the_number_of_commands():
         assert drawn <= counts
 
 
-@pytest.mark.parametrize(
-    ("line", "names"),
-    [
-        ("mkdir -p /a/b", ["mkdir"]),
-        ("cat a b | grep 'x | y' | sort > c", ["cat", "grep", "sort"]),
-        ("cd /a || exit 1; mv *.txt b", ["cd", "exit", "mv"]),
-        ("for i in 1 2; do date >> a; sleep 1; done", ["date", "sleep"]),
-        ("if test -f a; then rm a; else touch a; fi", ["test", "rm", "touch"]),
-        ("(cd a && ls)", ["cd", "ls"]),
-        ("echo '# no; cd' > a", ["echo"]),
-        ("find a -exec rm {} +", ["find"]),
-        ("awk '{print $1}' a", ["awk"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "names"), CASES["commands of a line"])
 def test_the_commands_of_a_line(line, names):
     assert commands(line) == names
 
@@ -121,9 +95,12 @@ def test_slots_of_a_kind_differ():
         assert first == again and len({first, second, third}) == 3
 
 
-def check_tasks(level: str, count: int) -> None:
-    """Assert that every task fails at its start and passes with its solution, and that preparing it prints nothing."""
-    for number in range(count):
+@pytest.mark.all_only
+@pytest.mark.parametrize("count", ["each template", *also_full(1000)])
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_task_fails_until_it_is_solved(level, count):
+    """A task fails at its start and passes with its solution, and preparing it prints nothing."""
+    for number in range(len(templates(level)) if count == "each template" else count):
         task = templates(level)[number % len(templates(level))].draw(Random(f"{level} {number}"))
         machine = base_machine()
         assert [Shell(machine).run(script).output for script in task.init] == [""] * len(task.init), task
@@ -134,36 +111,15 @@ def check_tasks(level: str, count: int) -> None:
 
 
 @pytest.mark.all_only
-@pytest.mark.parametrize("level", LEVELS)
-def test_every_task_fails_until_it_is_solved(level):
-    check_tasks(level, len(templates(level)))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_thousand_tasks_fail_until_they_are_solved(level):
-    check_tasks(level, 1000)
-
-
-def check_lines(chosen: list) -> None:
-    """Assert that the evaluation fails without any one line of a solution."""
-    for number, template in enumerate(chosen):
+@pytest.mark.parametrize("every", [9, *also_full(1)])
+def test_no_line_of_a_solution_can_be_left_out(every):
+    for number, template in enumerate(ALL[::every]):
         task = template.draw(Random(number))
         for left_out in range(len(task.truth)):
             machine = prepared(task)
             for script in (*task.truth[:left_out], *task.truth[left_out + 1 :]):
                 Shell(machine).run(script)
             assert judge(task, machine, "None") == "incorrect", (task.truth[left_out], task.instruction)
-
-
-@pytest.mark.all_only
-def test_no_line_of_a_solution_can_be_left_out():
-    check_lines(ALL[::9])
-
-
-@pytest.mark.full
-def test_no_line_of_any_solution_can_be_left_out():
-    check_lines(ALL)
 
 
 @pytest.mark.all_only
@@ -186,29 +142,7 @@ def outcome_of(start: str, change) -> str:
     return judge(task, machine, "None")
 
 
-@pytest.mark.parametrize(
-    ("start", "right", "wrong"),
-    [
-        ("Copy the file", "^cp ", "ln "),
-        ("Copy the file", "^cp ", "ln -s "),
-        ("Copy the directory", "^cp -r ", "ln -s "),
-        ("Copy the directory", "^cp -r ", "cp -rl "),
-        ("Copy DIR/NAME to DIR/NAME.bak", "^cp ", "ln -s "),
-        ("Write what is in", "^tee (.*) (.*) < (.*)", r"ln -s \3 \1; ln -s \3 \2"),
-        ("Remove USER from the group", r"^gpasswd -d (\S+) .*", r"userdel \1"),
-        ("Move USER from the group", r"^gpasswd -d (\S+) (.*)", r"userdel \1; useradd -G \2 x; gpasswd -d x \2"),
-        ("In DIR/NAME, replace", "/g ", "/ "),
-        ("In DIR/NAME, put", "/g ", "/ "),
-        ("Copy DIR/NAME to DIR/NAME.orig", "/g ", "/ "),
-        ("Tidy the text", "/g ", "/ "),
-        ("Release", "/g ", "/ "),
-        ("Edit the report", "/g ", "/ "),
-        ("Delete the line", r"-i (\d)d", r"-i /\1/d"),
-        ("Delete all empty files", " -type f", ""),
-        ("Clean up below", " -type f -empty", " -empty"),
-        ("Clean up below", r"> /tmp/count; mv /tmp/count (.*)", r"> \1"),
-    ],
-)
+@pytest.mark.parametrize(("start", "right", "wrong"), CASES["only seem right"])
 def test_solutions_that_only_seem_right_are_incorrect(start, right, wrong):
     changed = []
 
@@ -229,27 +163,10 @@ def test_symbolic_links_may_be_relative(start):
     assert outcome_of(start, relative) == "correct"
 
 
-REAL = """
-set -e
-mount -t tmpfs none "$0"
-mkdir "$0/up" "$0/work" "$0/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$0/up,workdir=$0/work" "$0/root"
-mount -t proc proc "$0/root/proc"
-mount --bind /dev "$0/root/dev"
-mount -t tmpfs none "$0/root/tmp"
-cd "$0/root"
-for script; do
-    status=0
-    chroot . env -i PATH="$PATH" HOME=/root LC_ALL=C bash -c "$script" > /dev/null 2>&1 < /dev/null || status=$?
-    echo $status
-done
-"""
-
-
 def in_real_bash(scripts: list[str]) -> list[int]:
     """Return the exit statuses of scripts that run in order on a throw-away copy of this machine."""
     with tempfile.TemporaryDirectory() as folder:
-        command = ["unshare", "-mpnf", "--kill-child", "bash", "-c", REAL, folder, *scripts]
+        command = ["unshare", "-mpnf", "--kill-child", "bash", "-c", CASES["real"], folder, *scripts]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
     return [int(line) for line in ran.stdout.split()] if not ran.returncode else []
 
@@ -259,14 +176,13 @@ def has_namespaces() -> bool:
     return in_real_bash(["exit 3"]) == [3]
 
 
-@cache
-def real_machine() -> str:
-    """Return why there is no real machine, "" if there is one."""
+@pytest.fixture
+def real_machine() -> None:
+    """Skip the test where no real machine can run."""
     try:
         Config(machine="bash")
     except ValueError as error:
-        return str(error)
-    return ""
+        pytest.skip(str(error))
 
 
 def test_real_machine_is_refused_in_one_line(monkeypatch):
@@ -280,13 +196,12 @@ def test_real_machine_is_refused_in_one_line(monkeypatch):
 
 
 @pytest.mark.all_only
+@pytest.mark.usefixtures("real_machine")
 def test_real_machine_plays_tasks_apart_from_this_system():
-    if why := real_machine():
-        pytest.skip(why)
     chosen = [template for template in ALL if "sleep" not in template.skills and "vi" not in template.skills]
     for number, template in enumerate(chosen[3::17]):
         env = at(template.draw(Random(number)), machine="bash")
-        assert env.slow and solve(env)[-1].info["success"], template.instruction
+        assert env.slow and expert(env)[-1].info["success"], template.instruction
     env = at(machine="bash")
     assert env.step("sleep 100 & echo $! > /srv/pid; id -u; hostname").observation == OUTPUT + "0\nlocalhost\n"
     seen = env.step("kill -0 $(cat /srv/pid) && echo alive; ls /root /tmp; mount -t tmpfs none /mnt; mknod /b b 8 0")
@@ -298,9 +213,8 @@ def test_real_machine_plays_tasks_apart_from_this_system():
 
 
 @pytest.mark.all_only
+@pytest.mark.usefixtures("real_machine")
 def test_real_script_ends_at_its_time_limit():
-    if why := real_machine():
-        pytest.skip(why)
     machine = machine_module.RealMachine()
     late = machine.run("echo a; sleep 60", seconds=0.3)
     assert (late["output"], late["status"], late["timed_out"]) == ("a\n", 124, True)
@@ -311,10 +225,9 @@ def test_real_script_ends_at_its_time_limit():
 
 
 @pytest.mark.all_only
+@pytest.mark.usefixtures("real_machine")
 def test_real_scripts_begin_with_the_usual_signals(monkeypatch):
     """Python ignores SIGPIPE and SIGXFSZ, which its programs inherit: `yes | head -1` ended in an error message."""
-    if why := real_machine():
-        pytest.skip(why)
     monkeypatch.setattr(machine_module.RealMachine, "server", None)  # this test's own inherits its signals
     before = signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # as a job in a shell's background
     try:
@@ -334,10 +247,9 @@ BOMBS.append("for ((i = 0; i < 700; i++)); do sleep 60 & done; echo a")
 
 @pytest.mark.all_only
 @pytest.mark.parametrize("script", BOMBS)
+@pytest.mark.usefixtures("real_machine")
 def test_too_many_processes_or_bytes_end_those_of_a_machine(script):
     """Also after their script has ended."""
-    if why := real_machine():
-        pytest.skip(why)
     machine, began = machine_module.RealMachine(), time.monotonic()
     ended = machine.run(script, seconds=30)
     assert ended["timed_out"] or ended["output"] == "a\n"
@@ -385,39 +297,13 @@ def test_each_turn_is_a_new_shell_in_the_root():
     assert env.step(bash('echo "[$x$y]"; pwd; cat /srv/here')).observation == OUTPUT + "[]\n/\nkept\n"
 
 
-@pytest.mark.parametrize(
-    ("reply", "observation"),
-    [
-        ("Act: bash\n```bash\necho 1\n```", OUTPUT + "1\n"),
-        ("Act:\n\n BASH please\n```bash\necho 1\n```", OUTPUT + "1\n"),
-        ("Act: bash\n```bash\necho 1\n```\nand\n```bash\necho 2\n\n```", OUTPUT + "1\n2\n"),
-        ("```bash\necho 1\n```\nAct: bash", OUTPUT + "1\n"),
-        ("Act: bash\n```bash\necho 1\n```bash\necho 2\n```", OUTPUT + "1\n"),
-        ("Act: bash\nAct: finish\n```bash\necho 1\n```", OUTPUT + "1\n"),
-        ("Act: bash", EMPTY),
-        ("Act: bash\n```\necho 1\n```", EMPTY),
-        ("Act: bash\n```bash\necho 1", EMPTY),
-        ("Act: bash\n```bash echo 1\n```", EMPTY),
-        ("Act: bash\n```bash\n```", EMPTY),
-    ],
-)
+@pytest.mark.parametrize(("reply", "observation"), CASES["scripts of native replies"])
 def test_scripts_of_native_replies(reply, observation):
     step = at(prompt="native").step(reply)
     assert step.observation == observation and not step.terminated
 
 
-@pytest.mark.parametrize(
-    ("reply", "reason"),
-    [
-        ("", NO_ACTION),
-        ("```bash\necho 1\n```", NO_ACTION),
-        ("act: finish", NO_ACTION),
-        ("Act:\n", NO_ACTION),
-        ("Act: look around", BAD_ACTION),
-        ("Act: look\nAct: finish", BAD_ACTION),
-        ("Act: answer(5)", BAD_ACTION),
-    ],
-)
+@pytest.mark.parametrize(("reply", "reason"), CASES["unreadable replies"])
 def test_unreadable_reply_ends_the_episode_and_is_evaluated(reply, reason):
     for scripts, outcome, reward in (("mkdir /srv/a", "incorrect", -0.5), ("mkdir /srv/a /srv/b", "correct", 1.0)):
         env = at(prompt="native")
@@ -457,20 +343,7 @@ def test_short_replies_are_the_command_line():
     assert step.terminated and step.info["status"] == "completed"
 
 
-@pytest.mark.parametrize(
-    ("script", "valid"),
-    [
-        ("true", True),
-        ("false", True),
-        ("cat /none", True),
-        ("nonsense", False),
-        ("nonsense; ls", True),
-        ("/etc/passwd", False),
-        ("if true", False),
-        ("echo 'open", False),
-        ("", False),
-    ],
-)
+@pytest.mark.parametrize(("script", "valid"), CASES["valid scripts"])
 def test_valid_means_that_bash_can_run_the_reply(script, valid):
     assert at().step(script).info["valid"] == valid
 
@@ -536,21 +409,11 @@ def test_hostile_replies():
         step = env.step(text)
         assert not step.info["valid"] and len(step.observation) < 1000 and step.info["shaped"] == 0
     env.step("cd /srv; for i in $(seq 1200); do mkdir d; cd d; done")
-    assert env.oracle() == "mkdir /srv/a" and solve(env)[-1].info["success"]
+    assert env.oracle() == "mkdir /srv/a" and expert(env)[-1].info["success"]
     env = at(prompt="native")
     step = env.step("Act: bash" + "a```bash\n" * 11_000)
     assert step.observation == EMPTY
     assert env.step("Act:" + " \n" * 50_000).info["status"] == "agent_validation_failed"
-
-
-@pytest.mark.all_only
-@settings(max_examples=40, deadline=None)
-@given(st.text(max_size=200) | st.text("`$(){}[]|&;<>\\'\"!*?~# \nAct:bshfin01/.-e", max_size=80))
-def test_any_reply_gets_a_normal_step(text):
-    for reply in (text, bash(text)):
-        for prompt in ("native", "short"):
-            step = at(prompt=prompt).step(reply)
-            assert isinstance(step.observation, str) and step.info["outcome"] in ("unknown", "incorrect")
 
 
 # -- what pays
@@ -558,16 +421,7 @@ def test_any_reply_gets_a_normal_step(text):
 
 def test_shaped_reward_pays_each_condition_once():
     env = at(max_turns=20)
-    paid = [
-        ("ls", 0.0),
-        ("mkdir /srv/b", 0.5),
-        ("rmdir /srv/b", 0.0),
-        ("mkdir /srv/b", 0.0),
-        ("mkdir /srv/c", 0.0),
-        ("rm /srv/old; touch /srv/old", 0.0),
-        ("mkdir /srv/a", 0.5),
-        ("finish", 1.0),
-    ]
+    paid = CASES["paid"]
     for script, shaped in paid:
         assert env.step(script).info["shaped"] == shaped, script
 
@@ -578,7 +432,7 @@ def test_shaped_rewards_of_the_expert_sum_to_one_plus_the_reward(level):
     env = Env(Config(difficulty=level, prompt="short"))
     for seed in range(10):
         env.reset(seed)
-        steps = solve(env)
+        steps = expert(env)
         assert sum(step.info["shaped"] for step in steps[:-1]) == pytest.approx(1) and steps[-1].info["shaped"] == 1
         assert [step.reward for step in steps] == [0.0] * (len(steps) - 1) + [1.0]
 
@@ -614,24 +468,8 @@ def fake(path: str, bash: str = "/bin/bash", chmod: str = "chmod") -> str:
     return f"printf '#!{bash}\\necho 640\\n' > {path}; {chmod} 755 {path}"
 
 
-FORGERIES = [
-    f"rm /bin; mkdir /bin; {fake('/bin/stat', '/usr/b/bash')}; mv /usr/bin /usr/b",
-    f"rm /sbin; mkdir /sbin; {fake('/sbin/stat', '/usr/b/bash')}; mv /usr/bin /usr/b",
-    f"mkdir -p /f/bin; mv /usr /u; {fake('/f/bin/stat', '/u/bin/bash', '/u/bin/chmod')}; /u/bin/ln -s /f /usr",
-    f"mkdir -p /f/bin; {fake('/f/bin/stat')}; rm -r /usr/local; ln -s /f /usr/local",
-    f"mkdir -p /f/bin; {fake('/f/bin/stat')}; rmdir /usr/local/bin; ln -s /f/bin /usr/local/bin",
-    f"mkdir -p /f/bin; {fake('/f/bin/stat')}; export PATH=/f/bin:$PATH; hash -p /f/bin/stat stat",
-    "stat() { echo 640; }; export -f stat; alias stat='echo 640'",
-    "echo 'stat() { echo 640; }' | tee /root/.bashrc /root/.profile /root/.bash_profile /etc/profile /etc/bash.bashrc; "
-    "export BASH_ENV=/root/.bashrc; echo PATH=/f > /etc/environment",
-    "rm -r /usr",
-    "rm /bin /sbin; ln -s /tmp /bin",
-    "chmod 0 /usr/bin/*",
-]
-
-
 @pytest.mark.all_only
-@pytest.mark.parametrize("forgery", FORGERIES)
+@pytest.mark.parametrize("forgery", CASES["forgeries"])
 def test_an_evaluation_cannot_be_forged(forgery):
     for script, outcome in ((forgery, "incorrect"), (f"chmod 640 /srv/f; {forgery}", "correct")):
         env = at(FILE)
@@ -647,14 +485,7 @@ def test_a_condition_cannot_forge_the_next_one():
 
 
 @pytest.mark.all_only
-@pytest.mark.parametrize(
-    ("condition", "script"),
-    [
-        ('test "$(cat /srv/f)" = x', 'x=$(printf %100000s); for i in {1..50}; do echo "$x" >> /srv/f; done'),
-        ("bash /srv/run", "echo 'while :; do :; done' > /srv/run"),
-        ("cat /srv/f | grep -q x", 'x=$(printf %100000s); for i in {1..50}; do echo "$x" >> /srv/f; done'),
-    ],
-)
+@pytest.mark.parametrize(("condition", "script"), CASES["hopeless evaluations"])
 def test_no_agent_makes_an_evaluation_unknown(condition, script, few_steps):
     env = at(Task("Do it.", ("touch /srv/f",), (), (condition,), ()))
     assert not env.step(script).observation.endswith(SLOW)
@@ -699,21 +530,10 @@ def test_conditions_are_tried_on_a_copy():
 @pytest.mark.parametrize("prompt", ["native", "short"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_expert_solves_tasks_in_time(level, prompt):
-    check_expert(level, prompt, 8)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("prompt", ["native", "short"])
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_expert_solves_a_thousand_tasks_in_time(level, prompt):
-    check_expert(level, prompt, 1000)
-
-
-def check_expert(level: str, prompt: str, tasks: int) -> None:
     env = Env(Config(difficulty=level, prompt=prompt))
-    for seed in range(tasks):
+    for seed in range(8):
         env.reset(seed, SPLITS[seed % 3])
-        steps = solve(env)
+        steps = expert(env)
         assert steps[-1].info["success"] and steps[-1].terminated, env.task
         assert all(step.info["valid"] for step in steps) and len(steps) <= env.config.max_turns
 
@@ -723,7 +543,7 @@ def test_expert_fits_into_the_turns_left(max_turns):
     for level in LEVELS:
         env = Env(Config(difficulty=level, prompt="short", max_turns=max_turns))
         env.reset(1)
-        steps = solve(env)
+        steps = expert(env)
         assert steps[-1].info["success"] and len(steps) == min(max_turns, len(env.current.truth) + 1)
 
 
@@ -753,30 +573,6 @@ def test_every_template_has_tasks_in_every_split():
     for template in ALL:
         drawn = (split_of(template.draw(Random(seed)).key) for seed in range(200))
         assert all(split in drawn for split in SPLITS), template.instruction
-
-
-def test_task_is_its_instruction_and_in_its_split():
-    for split in SPLITS:
-        env = Env(Config())
-        for seed in range(30):
-            messages = env.reset(seed, split)
-            assert split_of(env.task) == split and env.task == f"os_interaction:{env.current.first}"
-            assert messages[-1]["content"] == env.current.instruction
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"max_output": -1}, "max_output must be a whole number of at least 0, not -1"),
-        ({"max_output": 20}, "max_output must be 0 or more than 20, or nothing is left, not 20"),
-        ({"scripts": "/tmp"}, "scripts needs data=problems.json, and data is empty"),
-        ({"data": "no/file"}, "data must be a file of LifelongAgentBench or AgentBench: no file 'no/file'"),
-    ],
-)
-def test_an_impossible_option_is_one_line(options, line):
-    with pytest.raises(ValueError) as error:
-        Env(Config(**options))
-    assert str(error.value) == line
 
 
 # -- files of tasks
@@ -811,7 +607,7 @@ def test_lifelong_agent_bench_entries(tmp_path, capsys):
             assert messages[-1]["content"].endswith(env.current.instruction) and split_of(env.task) == split
             assert env.current.skills == ("mkdir",)
             seen.add(env.current.instruction)
-        steps = solve(env)
+        steps = expert(env)
         assert len(steps) == 2 and steps[-1].info["success"]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == len(unplayable) and "'Nothing to do.': its check passes at the start" in "".join(said)
@@ -831,33 +627,17 @@ def test_lifelong_agent_bench_rows_of_repr_play(tmp_path, name):
     env = Env(Config(data=str(path), splits="own"))
     assert env.count("test") == 3
     env.reset(1, "test")
-    assert env.current.skills == ("mkdir",) and solve(env)[-1].info["success"]
+    assert env.current.skills == ("mkdir",) and expert(env)[-1].info["success"]
 
 
 INTEGER = "import sys\nsys.exit(0 if int(sys.argv[1]) == int(sys.argv[2]) else 1)"
-
-NO_FILES = {"check": [None, {"code": 'test "$1" = "$(echo $2)"'}], "example": "ls /opt | wc -l"}
-FOUR = {"check": [None, {"language": "python", "code": INTEGER}], "example": "seq 4 | wc -l"}
-TWO = {"check": [None, 'test "$1" = "$(echo $2)"'], "example": "ls /srv/y"}
 
 
 def problem(evaluation: dict, **others) -> dict:
     return {"description": "How many files?", "labels": ["file"], "evaluation": evaluation} | others
 
 
-@pytest.mark.parametrize(
-    ("entry", "right", "wrong"),
-    [
-        (problem({"match": "3"}), "answer( 3 )", "answer()"),
-        (problem({"match": {"answer": "a (b)", "strip": True}}), "answer(a (b))", "finish"),
-        (problem({"match": {"regex": "^[0-9]+ files?$"}}), "Answer(12 files)", "answer(12)"),
-        (problem({"check": "test -d /srv/x", "example": "mkdir /srv/x"}), "mkdir /srv/x; finish", "finish"),
-        (problem({"check": ["seq 3 | wc -l", 'test "$1" = "$2"']}), None, None),
-        (problem(NO_FILES), "answer(0)", "answer(1)"),
-        (problem(FOUR), "answer(04)", "answer(5)"),
-        (problem(TWO, create={"init": ["mkdir /srv/y", "touch /srv/y/2"]}), "answer(2)", "finish"),
-    ],
-)
+@pytest.mark.parametrize(("entry", "right", "wrong"), CASES["problems of AgentBench"])
 def test_agent_bench_problems(entry, right, wrong, tmp_path):
     found = [task for tasks in os_data.read(written(tmp_path, [entry])).values() for task in tasks]
     (task,) = found
@@ -874,7 +654,7 @@ def test_agent_bench_problems(entry, right, wrong, tmp_path):
             at(task).oracle()
     else:
         for prompt in ("native", "short"):
-            assert not obstacle(task) and solve(at(task, prompt=prompt))[-1].info["success"]
+            assert not obstacle(task) and expert(at(task, prompt=prompt))[-1].info["success"]
 
 
 def test_tasks_whose_machine_is_never_ready_are_unusable():
@@ -902,34 +682,12 @@ def test_scripts_of_agent_bench_are_files_of_a_folder(tmp_path):
     (tmp_path / "problems.jsonl").write_text(lines + json.dumps(problem({"check": {"language": "c", "code": ""}})))
     env = Env(Config(data=str(tmp_path / "problems.jsonl"), scripts=str(tmp_path)))
     env.reset(0, "val")
-    assert env.slow and solve(env)[-1].info["success"]
+    assert env.slow and expert(env)[-1].info["success"]
     with pytest.raises(ValueError, match="scripts must be the folder of AgentBench's scripts: no file "):
         os_data.read(str(tmp_path / "problems.jsonl"), str(tmp_path / "check"))
 
 
-@pytest.mark.parametrize(
-    ("data", "line"),
-    [
-        ([{"description": "x"}], "data: entry 0 of {path} lacks 'evaluation'"),
-        ({"7": {"instruction": "x"}}, "data: entry 7 of {path} lacks 'evaluation_info'"),
-        (5, "data: {path} must be a list or an object of tasks, not 5"),
-        (None, "data: {path} must be a list or an object of tasks, not None"),
-        (["x"], "data: entry 0 of {path} must be an object, not 'x'"),
-        (
-            [lifelong("x") | {"skill_list": "["}],
-            "data: entry 0 of {path} has a field of the wrong kind: a field of skill_list is no Python value: "
-            "'[' was never closed (<unknown>, line 1)",
-        ),
-        ([lifelong(5)], "data: entry 0 of {path} has a field of the wrong kind: 5 is not a text"),
-        ([lifelong("x", init=5)], "data: entry 0 of {path} has a field of the wrong kind: 5 is not a text"),
-        (
-            [problem({"match": {"regex": "("}})],
-            "data: entry 0 of {path} has a field of the wrong kind: "
-            "the pattern '(': missing ), unterminated subpattern at position 0",
-        ),
-        ([], "data: no entry of {path} can be used"),
-    ],
-)
+@pytest.mark.parametrize(("data", "line"), CASES["wrong files"])
 def test_a_wrong_file_is_one_line(data, line, tmp_path):
     path = written(tmp_path, data)
     with pytest.raises(ValueError) as error:

@@ -10,7 +10,8 @@ from random import Random
 import golden
 import pytest
 import torch
-from conftest import no_hang, reference
+from cases import cases
+from conftest import also_full, no_hang, reference
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tqdm import tqdm
@@ -29,6 +30,12 @@ from rl.config.parse import parse
 from rl.data import demonstrations
 from rl.rollout import rollout
 from rl.tasks import make_tasks
+
+CASES = cases("planner")
+ARITHMETIC = CASES["arithmetic"]
+PLANS = CASES["plans"]
+LINES = CASES["lines"]
+PREDICTIONS = CASES["predictions"]
 
 PENS = word_problems.Problem(
     "planner:pens:3:12:5",
@@ -109,22 +116,6 @@ def test_difficulty_is_drawn_by_its_weights():
     assert lengths[False] == pytest.approx(200, abs=35)
 
 
-ARITHMETIC = [
-    (["3*12", "a-5"], [36, 31]),
-    (["2+3*4"], [14]),
-    (["(2+3)*4"], [20]),
-    (["20/4/5", "20-4-5"], [1, 11]),
-    (["2*(3+(4-1))/6"], [2]),
-    (["1.5*.5"], [0.75]),
-    ([" 3 * 12 "], [36]),
-    (["a+1", "5", "a+1", "b+1"], [None, 5, None, 6]),
-    (["1/0", "a", "b"], [None, None, None]),
-    (["", "+", "3-", "*3", "3 4", "()", "(3", "3)", "3(4)", "--3", "1+(2"], [None] * 11),
-    (["9" * 400], [None]),
-    (["3*x", "1e9", "3**2", "h+1", "3!"], [None] * 5),
-]
-
-
 @pytest.mark.parametrize(("lines", "results"), ARITHMETIC, ids=range(len(ARITHMETIC)))
 def test_arithmetic(lines, results):
     assert work_out(lines) == results
@@ -143,27 +134,7 @@ def test_arithmetic_is_pythons(text):
     assert result is not None or "/" in text  # a difference that vanishes by rounding
 
 
-WORDS = [
-    ("Pens in the boxes: 3 times 12", "3 * 12"),
-    ("Pens left: result 1 minus 5.", "a - 5"),
-    ("There are 3 boxes of 12. Compute 3 times 12!", "3 * 12"),
-    ("First 2 plus 3, then 4 plus 5", "4 + 5"),
-    ("(1,200 - 200) / 4 = ?", "( 1200 - 200 ) / 4"),
-    ("Take the result of part 2 divided by $4", "b / 4"),
-    ("0.2 x 50", "0.2 * 50"),
-    ("3 × 4 ÷ 2", "3 * 4 / 2"),  # noqa: RUF001
-    ("- 3 multiplied by 4", "3 * 4"),
-    ("1,200", "1200"),
-    ("How many pens are in 3 boxes of 12?", ""),
-    ("a well-known problem - 7", ""),
-    ("result 9 plus result 0", "? + ?"),
-    ("result 12 plus 1", "? + 1"),
-    ("sometimes 3", ""),
-    ("", ""),
-]
-
-
-@pytest.mark.parametrize(("part", "line"), WORDS)
+@pytest.mark.parametrize(("part", "line"), CASES["words"])
 def test_arithmetic_in_words(part, line):
     assert arithmetic_in(part) == line
     if line:
@@ -220,7 +191,8 @@ def test_problems_from_a_file(tmp_path):
         make(data=str(file))
 
 
-def check_gsm8k(every: int) -> None:
+@pytest.mark.parametrize("every", [40, *also_full(1)])
+def test_the_expert_plans_gsm8ks_own_problems(every):
     for name in ("train", "test"):
         lines = reference("gsm8k", f"{name}.jsonl").read_text().splitlines()
         for line in lines[::every]:
@@ -232,47 +204,9 @@ def check_gsm8k(every: int) -> None:
                 assert env.step(env.oracle()).info["success"], row
 
 
-def test_the_expert_plans_gsm8ks_own_problems():
-    check_gsm8k(every=40)
-
-
-@pytest.mark.full
-def test_the_expert_plans_all_of_gsm8ks_problems():
-    check_gsm8k(every=1)
-
-
 # Plans
 
 GOOD = '{"should_decompose": true, "subproblems": ["3 times 12", "result 1 minus 5"], "plan": "subtract"}'
-TWO = ["3 times 12", "result 1 minus 5"]
-PLANS = [
-    (GOOD, TWO),
-    (f"```json\n{GOOD}\n```", TWO),
-    (f"I think {{so}} and then:\n{GOOD}\nThat is it.", TWO),
-    (GOOD.replace("12", "\n12\t"), ["3 times \n12", "result 1 minus 5"]),
-    (f'{{"plan": "x"}} {GOOD}', TWO),
-    (f'{GOOD} {{"should_decompose": false}}', TWO),
-    (GOOD.replace("true", '"True"'), TWO),
-    (GOOD.replace("true", "false"), []),
-    (GOOD.replace("true", '"false"'), []),
-    (GOOD.replace("true", "null"), []),
-    ('{"subproblems": ["3 times 12"]}', []),
-    ('{"should_decompose": true}', []),
-    ('{"should_decompose": true, "subproblems": "3 times 12"}', []),
-    ('{"should_decompose": true, "subproblems": [1, null, {"a": "b"}, " ", " 3*12 "]}', ["3*12"]),
-    (
-        json.dumps({"should_decompose": True, "subproblems": [f"{i}+1" for i in range(20)]}),
-        [f"{i}+1" for i in range(8)],
-    ),
-    (json.dumps({"should_decompose": True, "subproblems": ["7" * 999]}), ["7" * 400]),
-    ("{}", None),
-    ('{"answer": 31}', None),
-    (GOOD[:-1], None),
-    (GOOD[1:], None),
-    ("[" + GOOD[:9], None),
-    ("", None),
-    ("x" * 8000 + GOOD, None),
-]
 
 
 @pytest.mark.parametrize(("reply", "parts"), PLANS, ids=range(len(PLANS)))
@@ -285,27 +219,6 @@ def test_plans_in_json(reply, parts):
     assert step.info["metrics"]["decomposition"] == bool(parts)
 
 
-LINES = [
-    ("3*12\na-5", ["3*12", "a-5"]),
-    (" 3 * 12 ; a - 5 \n\n", ["3 * 12", "a - 5"]),
-    ("24", None),
-    ("24\n.5", None),
-    ("24\na+1", ["24", "a+1"]),
-    ("(3+4)*2", ["(3+4)*2"]),
-    ("a-", ["a-"]),
-    ("3*12\nso a-5", None),
-    ("3*12=36", None),
-    ("a\nb", None),
-    ("face", None),
-    ("x=3", None),
-    ("1+1\n" * 8, ["1+1"] * 8),
-    ("1+1\n" * 9, None),
-    ("1+" * 201, None),
-    ("", None),
-    (GOOD, None),
-]
-
-
 @pytest.mark.parametrize(("reply", "parts"), LINES, ids=range(len(LINES)))
 def test_plans_in_lines(reply, parts):
     found = read_lines(reply)
@@ -316,16 +229,7 @@ def test_plans_in_lines(reply, parts):
 
 
 def test_rules_worker_only_computes():
-    for reply, success, said in (
-        (GOOD, True, "The worker's answer is 31. That is right."),
-        (plan("3 times 12"), False, "The worker's answer is 36. That is wrong."),
-        (plan("3 times 12", "How many are left when 5 are given away?"), False, "The worker has no answer."),
-        (plan("31"), False, "The worker has no answer."),
-        (plan("36", "31"), False, "The worker has no answer."),
-        (plan("31.009 + 0"), True, "The worker's answer is 31.009. That is right."),
-        (plan("31.011 + 0"), False, "The worker's answer is 31.011. That is wrong."),
-        (plan(split=False, how="3 times 12 minus 5"), False, "The worker has no answer."),
-    ):
+    for reply, success, said in CASES["the worker of rules"]:
         step = at().step(reply)
         assert (step.info["success"], step.observation) == (success, said)
         assert step.terminated and step.info["outcome"] == ("correct" if success else "incorrect")
@@ -439,33 +343,6 @@ def test_a_model_may_get_the_whole_problem():
     assert Worker().play(at(worker="model"), "no plan").reward == 0.1
 
 
-PREDICTIONS = [
-    ('{"final_answer": 31}', 31),
-    ('{"final_answer": "$1,234.50"}', 1234.5),
-    ('{"final_answer": "1/2"}', 0.5),
-    ('{"final_answer": "-3 / 4 of it"}', -0.75),
-    ('{"final_answer": "1e3"}', 1000),
-    ('{"final_answer": "1.5E-1 m"}', 0.15),
-    ('{"final_answer": "1/0"}', None),
-    ('{"final_answer": "9e999"}', None),
-    ("He needs 48/2 = 24", 24),
-    ("It takes 2 eggs", 2),
-    ("3 eggs/4", 4),
-    ("on 7/10/2024", 2024),
-    ('{"solution": "5", "final_answer": "31 pens"} 7', 31),
-    ('{"solution": "{\\"final_answer\\": 5}", "final_answer": -2}', -2),
-    ('{"final_answer": null} 7 or 8', 8),
-    ('{"final_answer": true} 9', 9),
-    ('{"final_answer": NaN}', None),
-    ('{"final_answer": 1' + "0" * 400 + "}", None),
-    ('{"result": 5}', 5),
-    ("It is 1,234.", 1234),
-    ("-0.5", -0.5),
-    ("none", None),
-    ("", None),
-]
-
-
 @pytest.mark.parametrize(("text", "number"), PREDICTIONS, ids=range(len(PREDICTIONS)))
 def test_predictions(text, number):
     assert prediction_in(text) == number
@@ -560,40 +437,17 @@ def test_baseline_uses_the_problems_that_grpo_draws():
 # What holds for every environment
 
 
-def check_expert(level: str, prompt: str, count: int) -> None:
-    env = make(difficulty=level, prompt=prompt)
-    for seed in range(count):
-        for split in SPLITS if seed < count // 10 else SPLITS[:1]:
-            env.reset(seed, split)
-            step = env.step(env.oracle())
-            assert step.info["success"] and step.info["valid"] and step.terminated, (seed, split)
-            assert 1 < step.reward <= 1.5 and split_of(env.task) == split
-
-
 @pytest.mark.all_only
 @pytest.mark.parametrize("prompt", ["native", "short"])
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_expert_is_always_right(level, prompt):
-    check_expert(level, prompt, 60)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("prompt", ["native", "short"])
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_expert_is_right_on_a_thousand_tasks(level, prompt):
-    check_expert(level, prompt, 1000)
-
-
-@pytest.mark.full
-def test_ten_thousand_seeds_share_no_task_between_splits():
-    env, seen = make(), {}
-    for split in SPLITS:
-        seen[split] = set()
-        for seed in range(10_000):
+    env = make(difficulty=level, prompt=prompt)
+    for seed in range(60):
+        for split in SPLITS if seed < 6 else SPLITS[:1]:
             env.reset(seed, split)
-            seen[split].add(env.task)
-    assert not seen["train"] & seen["val"] and not seen["train"] & seen["test"] and not seen["val"] & seen["test"]
-    assert len(seen["train"]) > 9000
+            step = env.step(env.oracle())
+            assert step.info["success"] and step.info["valid"] and step.terminated, (seed, split)
+            assert 1 < step.reward <= 1.5 and split_of(env.task) == split
 
 
 def test_the_easiest_level_is_short_for_the_embedded_tokenizer(tiny):
@@ -654,29 +508,9 @@ def transcript() -> list[dict]:
         cases.append(golden.start(env.reset(number, split), number, split, difficulty=level, prompt=prompt))
         cases += golden.play(env, [reply] if reply else [], digits=6)
         cases += [golden.case("task", env.task), golden.case("answer", env.problem.answer)]
-    worker, env = (
-        Worker('{"result": 1}', "2", "3", '{"final_answer": "4"}'),
-        make(worker="model", difficulty="2"),
-    )
+    worker, env = (Worker('{"result": 1}', "2", "3", '{"final_answer": "4"}'), make(worker="model", difficulty="2"))
     cases.append(golden.start(env.reset(0), 0, "train", worker="model", difficulty="2"))
     said = plan("one", "two", "three", how="add")
     step = worker.play(env, said)
     asked = [r.messages[0]["content"] if r.kind == "chat" else r.texts for requests in worker.asked for r in requests]
     return [*cases, golden.action(said, step, digits=6), golden.case("requests", asked)]
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"worker": "both"}, "worker must be 'model' or 'rules', not 'both'"),
-        ({"worker_tokens": 0}, "worker_tokens must be a whole number of at least 1, not 0"),
-        ({"max_tokens": 0}, "max_tokens must be a whole number of at least 1, not 0"),
-        ({"worker_temperature": -0.5}, "worker_temperature must be a number of at least 0, not -0.5"),
-        ({"token_weight": float("nan")}, "token_weight must be a number of at least 0, not nan"),
-        ({"independence_weight": "1"}, "independence_weight must be a number of at least 0, not '1'"),
-    ],
-)
-def test_wrong_options_are_one_line(options, line):
-    with pytest.raises(ValueError) as error:
-        Config(**options)
-    assert str(error.value) == line

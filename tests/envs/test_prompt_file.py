@@ -6,6 +6,7 @@ import pytest
 import test_lab
 import test_serve
 from conftest import no_hang, run_program
+from experts import expert
 from test_http import remote
 
 import envs
@@ -26,10 +27,7 @@ def played(name: str, **options) -> list:
     """Return the messages of an episode and what the expert's replies to it led to."""
     env = envs.make(name, **options)
     messages = env.reset(5, "val")
-    steps = [env.step(env.oracle())]
-    while not (steps[-1].terminated or steps[-1].truncated):
-        steps.append(env.step(env.oracle()))
-    return [messages, [(step.observation, step.reward) for step in steps]]
+    return [messages, [(step.observation, step.reward) for step in expert(env)]]
 
 
 @pytest.mark.parametrize("name", WORLDS)

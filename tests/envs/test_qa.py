@@ -10,6 +10,7 @@ from pathlib import Path
 
 import golden
 import pytest
+from cases import cases
 from conftest import metrics_of, reference, run_program
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,8 @@ from models import load_model
 from rl.config.parse import parse
 from rl.judge.adapter_settings import with_every_task
 from rl.run import digests
+
+CASES = cases("qa")
 
 SUMS = [{"question": f"What is {i} + 2?", "answer": f"{i} + 2 = {i + 2}\n#### {i + 2}"} for i in range(60)]
 
@@ -128,17 +131,7 @@ def test_columns_are_chosen(tmp_path):
 # What is right
 
 
-@pytest.mark.parametrize(
-    ("reply", "right"),
-    [
-        ("The oak", 1),
-        (" the \n OAK\t", 1),
-        ("the oak.", 0),
-        ("oak", 0),
-        ("theoak", 0),
-        ("", 0),
-    ],
-)
+@pytest.mark.parametrize(("reply", "right"), CASES["texts"])
 def test_a_text_is_right_but_for_space_and_capitals(reply, right, tmp_path):
     assert score(made(tmp_path, [{"question": f"{i}?", "answer": "the  Oak"} for i in range(30)]), reply) == right
 
@@ -256,22 +249,7 @@ def test_a_score_is_a_number_from_0_to_1(value, wanted, own):
     assert step.reward == wanted and step.info["success"] is (wanted == 1) and type(step.reward) is float
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("return None", "returned None; it must return a number from 0 to 1"),
-        ("return float('nan')", "returned nan; it must"),
-        ("return 2", "returned 2; it must"),
-        ("return -0.5", "returned -0.5; it must"),
-        ("return '1'", "returned '1'; it must"),
-        ("return 10**400", "scorer.py: OverflowError: "),
-        ("\n    return 1 / 0", "scorer.py, line 3: ZeroDivisionError: division by zero"),
-        ("\n    import json; return json.loads('{')", "scorer.py, line 3: JSONDecodeError: "),
-        ("raise SystemExit", "scorer.py, line 2: SystemExit: "),
-        ("raise ValueError('a\\nb\\x1b')", "scorer.py, line 2: ValueError: a b"),
-        ("return score(reply, row)", "scorer.py, line 2: RecursionError: "),
-    ],
-)
+@pytest.mark.parametrize(("body", "said"), CASES["scorers that fail"])
 def test_a_scorer_that_fails_breaks_the_episode_in_a_line(body, said, own):
     env = own(f"def score(reply, row):\n    {body}")
     env.reset(0)
@@ -280,17 +258,7 @@ def test_a_scorer_that_fails_breaks_the_episode_in_a_line(body, said, own):
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("def scores(reply, row): ...", "no function 'score' in the file; did you mean 'scores'?"),
-        ("def a(): ...\ndef _b(): ...", "no function 'score' in the file; choose from: a"),
-        ("score = 1", "no function 'score' in the file; "),
-        ("\nimport nothing_like_it", "line 2: ModuleNotFoundError: No module named 'nothing_like_it'"),
-        ("\ndef score(:", "line 2: SyntaxError: invalid syntax"),
-        ("raise SystemExit(3)", "line 1: SystemExit: 3"),
-    ],
-)
+@pytest.mark.parametrize(("code", "said"), CASES["scorers that cannot be loaded"])
 def test_a_scorer_that_cannot_be_loaded_is_refused_in_a_line(code, said, own):
     with pytest.raises(ValueError) as error:
         own(code)
@@ -305,35 +273,7 @@ def test_a_scorer_may_be_any_module(own):
 # Files with mistakes
 
 
-ROW = '{"question": "1?", "answer": "1"}'
-
-
-@pytest.mark.parametrize(
-    ("lines", "options", "said"),
-    [
-        ([], {}, "has no usable row"),
-        (["", " "], {}, "has no usable row"),
-        ([ROW, "{"], {}, "data: line 2 of {path} must be one object"),
-        ([ROW, "", '["a"]'], {}, "data: line 3 of {path} must be one object"),
-        (['{"answer": 1, "questoin": 2}'], {}, "line 1 of {path}: it has no 'question'; prompt_column= names"),
-        (['{"answer": 1, "questoin": 2}'], {}, "the column; did you mean 'questoin'?"),
-        ([ROW, '{"question": "2?", "a\\nb": 1}'], {}, "line 2 of {path}: it has no 'answer'; answer_column= names"),
-        ([ROW, '{"question": "2?", "answer": " "}'], {}, "its answer must be a text or a number, not ' '"),
-        ([ROW, '{"question": "2?", "answer": true}'], {}, "its answer must be a text or a number, not 'True'"),
-        ([ROW, '{"question": "2?", "answer": ["4"]}'], {}, "its answer must be a text or a number, not \"['4']\""),
-        ([ROW, '{"question": 2, "answer": 1}'], {}, "its question must be a text, or messages of a role and"),
-        ([ROW, '{"question": " ", "answer": 1}'], {}, "its question must end with words of the user"),
-        ([ROW, '{"question": [], "answer": 1}'], {}, "its question must end with words of the user"),
-        (['{"messages": [{"role": "bot", "content": "?"}], "answer": 1}'], {}, "messages of a role and a text"),
-        (['{"messages": [{"role": "assistant", "content": "?"}], "answer": 1}'], {}, "must end with words of the user"),
-        ([ROW, '{"question": "2?", "answer": "two"}'], {"match": "number"}, "no number in its answer 'two'; "),
-        ([ROW, '{"question": "2?", "answer": NaN}'], {"match": "number"}, "no number in its answer 'nan'"),
-        ([ROW], {"match": "numbr"}, "match must be text, number or FILE.py:FUNCTION, not 'numbr'"),
-        ([ROW], {"match": "x.py"}, "match must be text, number or FILE.py:FUNCTION, not 'x.py'"),
-        ([ROW], {"match": "no/such.py:score"}, "match must be FILE.py:FUNCTION: no file 'no/such.py'"),
-        ([ROW], {"splits": "mine"}, "splits must be 'hash' or 'own', not 'mine'"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "options", "said"), CASES["mistakes"])
 def test_a_mistake_is_refused_in_a_line_with_its_place(lines, options, said, tmp_path):
     path = write(tmp_path / "rows.jsonl", lines)
     with pytest.raises(ValueError) as error:

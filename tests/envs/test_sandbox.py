@@ -12,12 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cases import cases
 from conftest import no_hang
 
 from envs.__main__ import main as play_environment
 from envs.simulators import sandbox
 from envs.simulators.sandbox import Limits, Run, SandboxFailed, code_of, execute, jail, run
 from rl.config.parse import parse
+
+CASES = cases("sandbox")
 
 pytestmark = pytest.mark.all_only
 
@@ -46,63 +49,23 @@ def fails(source: str, limits: Limits = SHORT) -> str:
 
 @pytest.mark.parametrize(
     ("source", "stdin", "stdout"),
-    [
-        ("print(int(input()) * 2)", "21", "42\n"),
-        ("import sys\nprint(sys.stdin.read().split())", "a b\nc\n", "['a', 'b', 'c']\n"),
-        ("print(input(), input())", "é漢\n🪓", "é漢 🪓\n"),
-        ("print(1, end='')", "", "1"),
-        ("print(__name__)\nif __name__ == '__main__': print('guarded')", "", "__main__\nguarded\n"),
-        ("print(1)\nexit()\nprint(2)", "", "1\n"),
-        ("import sys\nprint(1)\nsys.exit(256)", "", "1\n"),
-        ("import asyncio\nasync def f(): await asyncio.sleep(0)\nasyncio.run(f())\nprint(1)", "", "1\n"),
-        ("import atexit\natexit.register(print, 'bye')\nprint('hi')", "", "hi\nbye\n"),
-        ("import sys\nout = open(1, 'w')\nout.write('left open')", "", "left open"),
-        ("import sys\nprint(1)\nsys.stdout.close()", "", "1\n"),
-        ("print(*{'pear', 'fig', 'plum'})", "", execute("print(*{'pear', 'fig', 'plum'})").stdout),
-    ],
+    CASES["outputs"],
 )  # fmt: skip
 def test_output_matches_plain_python(source, stdin, stdout):
     assert run(source, stdin) == Run(stdout, "")
 
 
-@pytest.mark.parametrize(
-    ("source", "line"),
-    [
-        ("print(x)", "NameError: name 'x' is not defined"),
-        ("print(", "SyntaxError: '(' was never closed"),
-        ("import sys\nsys.exit('no')", "no"),
-        ("input()", "EOFError: EOF when reading a line"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("x = '\0'", "ValueError: source code string cannot contain null bytes"),
-    ],
-)
+def test_sets_have_the_same_order_in_every_run():
+    source = "print(*{'pear', 'fig', 'plum'})"
+    assert run(source, "") == run(source, "")
+
+
+@pytest.mark.parametrize(("source", "line"), CASES["errors"])
 def test_errors_match_plain_python(source, line):
     assert fails(source).removeprefix("SyntaxError: source code").endswith(line.removeprefix("ValueError: source code"))
 
 
-REAL_TIME_SIGNAL = """
-import ctypes, signal, struct
-libc, timer = ctypes.CDLL(None), ctypes.create_string_buffer(8)
-libc.timer_create(1, struct.pack("qii48x", 0, 37, 0), timer)  # a signal without a name in Python
-libc.timer_settime(ctypes.c_void_p(struct.unpack("q", timer.raw)[0]), 0, struct.pack("4q", 0, 0, 0, 1000), None)
-signal.pause()
-"""
-
-
-@pytest.mark.parametrize(
-    ("source", "status", "reason"),
-    [
-        ("import sys\nsys.exit(3)", 3, "[EXIT STATUS 3]"),
-        ("import sys\nsys.exit(-1)", 255, "[EXIT STATUS 255]"),
-        ("import os\nos._exit(1)", 1, "[EXIT STATUS 1]"),
-        ("import os\nos.abort()", -signal.SIGSEGV, "[KILLED BY SIGSEGV]"),  # it may not even signal itself
-        ("import ctypes\nctypes.string_at(0)", -signal.SIGSEGV, "[KILLED BY SIGSEGV]"),
-        ("import sys\nsys.stdout.close()\nsys.exit('no')", 1, "no\n"),
-        (REAL_TIME_SIGNAL, -37, "[KILLED BY SIGNAL 37]"),
-        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
-        ("import threading\nthreading.Timer(0, lambda: 1 / 0).start()", 0, "ZeroDivisionError: division by zero\n"),
-    ],
-)
+@pytest.mark.parametrize(("source", "status", "reason"), CASES["statuses"])
 def test_status_counts_whatever_was_printed(source, status, reason):
     """As under plain Python; a program that failed has a reason in stderr."""
     ran = run("print('right', flush=True)\n" + source, "")
@@ -116,21 +79,7 @@ def test_traceback_shows_only_the_program():
     )
 
 
-@pytest.mark.parametrize(
-    ("source", "stdout"),
-    [
-        ("def solve():\n    return int(input()) * 2", "42\n"),
-        ("def solve():\n    print(int(input()) * 2)", "42\n"),
-        ("def solve():\n    return [1, 'a']", "1 a\n"),
-        ("def solve():\n    return (1, 2)", "1 2\n"),
-        ("def solve():\n    return 0", "0\n"),
-        ("def solve():\n    pass", ""),
-        ("def solve():\n    return 1\nprint(2)", "2\n"),  # it printed
-        ("def solve():\n    return 1\nif __name__ == '__main__':\n    pass", ""),  # it has a guard
-        ('def solve():\n    return 1\nif  __name__=="__main__":\n    pass', ""),
-        ("def answer():\n    return 1", ""),
-    ],
-)
+@pytest.mark.parametrize(("source", "stdout"), CASES["solve"])
 def test_solve_is_called_if_the_program_prints_nothing(source, stdout):
     assert says(source, "21") == stdout
 
@@ -139,25 +88,7 @@ def test_solve_is_not_called_after_an_error():
     assert fails("def solve():\n    return 1\nnope") == "NameError: name 'nope' is not defined"
 
 
-@pytest.mark.parametrize(
-    ("reply", "code"),
-    [
-        ("print(1)", "print(1)"),
-        ("  print(1)\n", "print(1)"),
-        ("So:\n```python\nprint(1)\n```", "print(1)"),
-        ("```python\nprint(1)\n```\nbetter:\n```python\nprint(2)\n```\nDone.", "print(2)"),
-        ("```python\nprint(1)\n```\nwith the input\n```\n5\n```", "print(1)"),  # Python goes first
-        ("```\nprint(1)\n```\nor\n```py\nprint(2)\n```", "print(2)"),
-        ("```python  \n  x = 1\n```", "x = 1"),
-        ("it is ```print(1)```", "print(1)"),
-        ("```print(1)``` is better than ```print(2)```", "print(1)"),  # the original takes the first within a line
-        ("``` Python print(1)```, ```python print(1)```", "Python print(1)"),
-        ("```Python print(1)```", "print(1)"),
-        ("```python\nprint(1)", "```python\nprint(1)"),  # never closed
-        ("```python\n```", ""),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("reply", "code"), CASES["code of replies"])
 def test_code_of_extracts_the_last_program(reply, code):
     assert code_of(reply) == code
 

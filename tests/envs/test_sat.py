@@ -8,6 +8,7 @@ from hashlib import sha256
 
 import one_turn
 import pytest
+from cases import cases
 from conftest import no_hang
 from one_turn import answered
 
@@ -17,6 +18,8 @@ from envs.affine import sat
 from envs.affine.sat import LEVELS, STRIDE, Config, Env, canonical, formula
 from envs.common import SPLITS, split_of
 from models.chat.tokenizer import load_tokenizer
+
+CASES = cases("sat")
 
 OR = "\N{LOGICAL OR}"
 
@@ -150,33 +153,7 @@ def test_every_satisfying_assignment_counts_and_no_other():
     assert others > 20 and wrong > 100
 
 
-GRADED = [
-    ("x1=True, x2=False, x3=True", 1, True),
-    ("x1=1 x2=0 x3=1", 1, True),
-    ("x1=1;x2=False\nx3=True.", 1, True),
-    ("x3=True, x1=True, x2=False", 1, True),
-    ("First I try x1=False, but no: x1=True, x2=False, x3=True", 1, True),  # the last value of a variable counts
-    ("x1=True, x2=False, x3=True; or rather x3=0", 0, True),
-    ("x1=True, x2=False, x3=True, x4=False, x99=True, x0=True", 1, True),
-    ("UNSAT? No: x1=1,x2=0,x3=1", 1, True),
-    ("max1=Truex2=Falsely, x3=10", 1, True),  # in any surrounding text
-    ("x01=1 x002=0 x3=1", 1, True),
-    ("x\u0661=1 x\uff12=0 x3=1", 1, True),  # digits of other scripts are digits
-    ("x1=True, x2=False", 0, True),  # x3 is missing
-    ("x1 = True, x2 = False, x3 = True", 0, False),
-    ("x1= 1 x2= 0 x3= 1", 0, False),
-    ("x1=true, x2=false, x3=true", 0, False),
-    ("X1=1 X2=0 X3=1", 0, False),
-    ("x-1=1 x+2=0 x 3=1", 0, False),
-    ("x1=T x2=F x3=T", 0, False),
-    ("x4=True x0=1 x999999999=1 x999999999999=1", 0, False),
-    ("UNSAT", 0, False),
-    ("1 -2 3", 0, False),
-    ("", 0, False),
-]
-
-
-@pytest.mark.parametrize(("answer", "reward", "valid"), GRADED)
+@pytest.mark.parametrize(("answer", "reward", "valid"), CASES["graded"])
 def test_answers(answer, reward, valid):
     assert grade(answer, [[1], [-2], [3, 1], [3]]) == (reward, valid)
 
@@ -283,29 +260,6 @@ def test_a_split_without_a_formula_is_one_line():
             with pytest.raises(ValueError, match=f"^no formula of n=1, k=1, ratio=1 is in split {split}: there are"):
                 env.reset(0, split)
     assert len(there) < 3
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"n": "ten"}, "n must be a whole number from 1 to 999, or a range such as 3-5, not 'ten'"),
-        ({"n": "20-10"}, "n must be a whole number from 1 to 999, or a range such as 3-5, not '20-10'"),
-        ({"n": "10-"}, "n must be a whole number from 1 to 999, or a range such as 3-5, not '10-'"),
-        ({"n": 0}, "n must be a whole number from 1 to 999, or a range such as 3-5, not '0'"),
-        ({"n": -5}, "n must be a whole number from 1 to 999, or a range such as 3-5, not '-5'"),
-        ({"n": 10**9}, "n must be a whole number from 1 to 999, or a range such as 3-5, not '1000000000'"),
-        ({"k": "2.5"}, "k must be a whole number from 1 to 999, or a range such as 3-5, not '2.5'"),
-        ({"ratio": "nan"}, "ratio must be a number above 0 and below 1000, or a range such as 3-5, not 'nan'"),
-        ({"ratio": "inf"}, "ratio must be a number above 0 and below 1000, or a range such as 3-5, not 'inf'"),
-        ({"ratio": 0.05}, "ratio must give a clause at least: 0.05 times n=10 gives none"),
-        ({"k": "3-11"}, "k must be at most n: level guide has k up to 11 and n from 10"),
-        ({"difficulty": "original,1", "k": 4}, "k must be at most n: level 1 has k up to 4 and n from 3"),
-    ],
-)
-def test_wrong_options_are_one_line(options, line):
-    with pytest.raises(ValueError) as error:
-        envs.make("sat", **options)
-    assert str(error.value) == line
 
 
 @pytest.mark.all_only

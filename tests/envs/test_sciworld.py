@@ -8,6 +8,7 @@ from random import Random
 
 import golden
 import pytest
+from cases import cases
 
 from envs.common import SPLITS
 from envs.sciworld import MAX_ACTION, MOST, Config, Env
@@ -19,63 +20,7 @@ from envs.sciworld.life import BEARS
 from envs.sciworld.rooms import DOORS, ROOMS
 from envs.sciworld.tasks import FAMILIES, NEAR
 
-IN_THE_KITCHEN = """
-go to kitchen; go through kitchen door; go to bathroom; open kitchen; open door to kitchen;
-open door to kitchen; go to kitchen; look;
-inventory; eat orange; 1; take orange; eat orange; look around; take the thermometer; use thermometer on counter;
-use thermometer on stove; look in cupboard; open cupboard; look in cupboard; look in drawer; 0; open drawer; 99;
-look at cupboard; pick up sink; pick up water; close counter; activate counter; activate stove; activate stove;
-deactivate stove; put bowl in fridge; move metal pot to sink; turn on sink; look at sink; look at metal pot; pick
-up water; turn off sink; pour water in metal pot into bowl; dunk tin cup in bowl; look at tin cup; dunk tin cup in
-sink; look at bowl; mix bowl; eat bowl; read soap; flush sink; go to table; go through door to hallway; go
-kitchen; move to kitchen; examine air; pick up air; move air to bowl; use soap on table; use lighter on soap; use
-lighter on table; look at stopwatch; activate stopwatch; wait; look at stopwatch; connect table to stove;
-disconnect table; look in air; put table on table; pour soap into table; pour orange into table; look at
-inventory; drop thermometer; objects; help; foo; reset task; task; wait1; open glass jar; look at glass jar; go to
-bathroom; open bathroom door; go bathroom; look; flush toilet; look at toilet; look in toilet; wait; look in
-toilet; focus on kitchen
-""".replace("\n", " ")
-IN_THE_WORKSHOP = """
-teleport to workshop; look; connect battery to black wire; connect battery anode to black wire terminal 1;
-disconnect battery; connect battery anode to battery anode; connect switch anode to blue wire terminal 1; look at
-switch; look at blue wire terminal 1; disconnect switch anode; disconnect switch; look at table; connect battery
-anode to light bulb; 1; look in battery; pick up battery anode; mix battery; activate switch; look at switch; open
-ultra low temperature freezer; look in ultra low temperature freezer; teleport to moon; teleport to outside; look;
-look in ground; look at fountain
-""".replace("\n", " ")
-FACTS = """
-This room is called the hallway. In it, you see:~
-	the agent
-	a substance called air
-You also see:
-	A door to the kitchen (that is closed)
-a counter. On the counter is: a bowl (containing a red apple, a banana, an orange, a potato), a drawer.
-a cupboard. The cupboard door is closed.~
-a sink, which is turned off. In the sink is: nothing.
-a thermometer, currently reading a temperature of 10 degrees celsius
-This outside location is called the outside. Here you see:~
-In your inventory, you see:
-	an orange
-The door is now open.
-The door is already open.
-The door is not open.
-You move to the kitchen.
-The stove is now activated.
-You move the orange to the inventory.
-You focus on the water.
-the thermometer measures a temperature of
-Sodium chloride and water mix to produce salt water.
-The recipe reads:
-To make salt water, you need to mix sodium chloride, water.
-anode on battery is now connected to terminal 1 on black wire
-You decide to wait for 10 iterations.
-The kitchen is not openable.
-It's not clear how to get there from here.
-No known action matches that input.
-Ambiguous request: Please enter the number for the action you intended (or blank to cancel):
-0:	eat orange (in bowl, in counter, in kitchen)
-Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible object referents.~
-"""
+CASES = cases("sciworld")
 
 
 def make(difficulty="4", **options) -> Env:
@@ -124,15 +69,15 @@ def transcript() -> list[dict]:
         *(case for family in FAMILIES for case in episode(3, tasks=family, difficulty="4")),
         *(case for family in NEAR for case in episode(5, tasks=family, difficulty="1")),
         *episode(*salt_water, **salt),
-        *episode(*water, actions=IN_THE_KITCHEN, **boil),
-        *episode(0, actions=IN_THE_WORKSHOP, **parts, difficulty="3"),
+        *episode(*water, actions=CASES["in the kitchen"].replace("\n", " "), **boil),
+        *episode(0, actions=CASES["in the workshop"].replace("\n", " "), **parts, difficulty="3"),
     ]
 
 
 def test_golden_transcripts_contain_key_facts():
     outputs = [case["output"] for case in golden.read("sciworld")]
     lines = [line for out in outputs for line in (out if isinstance(out, str) else out["observation"]).splitlines()]
-    for fact in FACTS.strip().splitlines():
+    for fact in CASES["facts"].strip().splitlines():
         wanted = fact.replace("~", " ")
         assert any(wanted in line for line in lines), fact
 
@@ -625,40 +570,3 @@ def test_only_some_actions_take_time():
 def test_a_long_reply_is_cut():
     env = at("boil", ":water:kitchen:$")
     assert env.step("look" + " " * MAX_ACTION + "at nothing").observation.startswith("This room is called")
-
-
-def test_truncation():
-    env = make(max_turns=2)
-    env.reset(0)
-    steps = [env.step("look around"), env.step("look around")]
-    assert [step.truncated for step in steps] == [False, True]
-    assert [step.info["outcome"] for step in steps] == ["unknown", "timeout"]
-    with pytest.raises(RuntimeError, match="reset"):
-        env.step("look around")
-
-
-@pytest.mark.all_only
-@pytest.mark.parametrize(
-    "reply", ["x" * 10**5, "Action:" * 10**4, "[" * 10**5, "go " * 30_000, "\ud800", "a in " * 20_000]
-)
-@pytest.mark.parametrize("prompt", ["native", "short"])
-def test_hostile_replies_change_nothing(reply, prompt):
-    env = at("boil", ":water:kitchen:$", prompt=prompt)
-    before = env.oracle()
-    step = env.step(reply)
-    assert step.observation == UNKNOWN and not step.info["valid"] and len(reply[:MAX_ACTION]) <= MAX_ACTION
-    assert env.oracle() == before
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"tasks": "boil,cook"}, "tasks must be from find-animal, "),
-        ({"tasks": "boil", "difficulty": "1"}, "tasks must have a family of level 1: find-animal, "),
-        ({"simplifications": "hard"}, "simplifications must be from openDoors, "),
-    ],
-)
-def test_bad_options_are_one_line(options, line):
-    with pytest.raises(ValueError) as error:
-        Config(**options)
-    assert str(error.value).startswith(line) and "\n" not in str(error.value)

@@ -16,7 +16,8 @@ from random import Random
 
 import golden
 import pytest
-from conftest import no_hang
+from cases import cases
+from conftest import also_full, no_hang
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parity import agents, shell, shell_commands
@@ -28,6 +29,10 @@ from envs.simulators.shell.files import Caller, Machine
 from envs.simulators.shell.parse import Parser
 from envs.simulators.shell.patterns import matches, prefix, suffix
 from envs.simulators.shell.process import Process, pipe
+
+CASES = cases("shell")
+DEAR = CASES["dear"]
+NASTY = CASES["nasty"]
 
 pytestmark = pytest.mark.all_only
 
@@ -56,11 +61,7 @@ def run_in_work(script: str) -> dict:
     machine = base_machine()
     Caller(machine).mkdir(shell.WORK)
     result = Shell(machine, cwd=shell.WORK).run(script)
-    return {
-        "output": result.output,
-        "status": result.status,
-        "files": shell.changed(below(machine.lookup(shell.WORK))),
-    }
+    return {"output": result.output, "status": result.status, "files": shell.changed(below(machine.lookup(shell.WORK)))}
 
 
 # -- the language
@@ -260,20 +261,8 @@ def test_writes_stop_when_the_disk_is_full():
 
 # -- limits
 
-ENDLESS = [
-    *("while true; do :; done", "f() { f; }; f", "until false; do echo a; done", "x=a; while :; do x=$x$x; done"),
-    *("for ((;;)); do ((i++)); done", "yes", ":(){ :|:& };:", "echo {1..100000}{1..1000}", "f() { echo $(f); }; f"),
-    *("while :; do echo $(echo $(echo a)); done", "eval 'while :; do eval :; done'", "x=$(yes)", "f() { (f); }; f"),
-    *(
-        "echo '. /s' > /s; . /s",
-        "echo 'bash /s' > /s; bash /s",
-        "while :; do touch /f$((i++)); done; ",
-        "yes | cat > /f; yes",
-    ),
-]
 
-
-@pytest.mark.parametrize("script", ENDLESS)
+@pytest.mark.parametrize("script", CASES["endless"])
 def test_endless_scripts_time_out(script):
     bash = Shell(base_machine())
     with no_hang():
@@ -282,34 +271,12 @@ def test_endless_scripts_time_out(script):
     assert bash.run("echo still").output == "still\n"
 
 
-BIG = "printf -v x %0100000d 0; x=$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x; "  # two million characters
-GROWING = [
-    "printf -v x %0100000d 0; z=${x//0/$x}",
-    "printf -v x %0100000d 0; printf -v y %01000d 0; z=(${x//0/${y//0/&&}})",
-    "printf -v x %0100000d 0; echo $x | sed 's/0/" + "&" * 4000 + "/g'",
-    'printf -v x %0100000d 0; echo ${x:0:30000} | sed "s/0/$x/g"',
-    "printf -v x %0100000d 0; echo ${x:0:30000} | awk -v by=$x '{ gsub(/0/, by); print length }'",
-    "printf -v x %0100000d 0; seq -s $x 100000",
-    "printf -v x %0100000d 0; seq -f %099999g 100000",
-    "printf -v x %0100000d 0; echo ${x:0:30000} | cut -c 1-9,11-19 --output-delimiter=$x; "
-    "echo {1..9}{1..9}{1..9} | awk -v OFS=$x '{ for (i = 1; i < 30000; i++) $i = 1; print $0 }'",
-    "printf -v x %0100000d 0; echo $x | xargs -I0 echo $x$x$x$x$x$x",
-    "i=0; while :; do printf -v \"a[$i]\" '%100000s'; ((i++)); done",
-    "i=0; while :; do a+=(\"$(printf '%100000s')\"); done",
-    f"{BIG} while :; do y=$x$i; a[i++]=$y; done",
-    "printf \"$(printf '%%100000s%.0s' {1..5000})\"",
-    'awk \'BEGIN { while (1) a[i++] = sprintf("%65536s", "") }\'',
-    'awk \'BEGIN { $0 = "a b"; while (1) { $0 = $0 " " $0; $1 = $1 } }\'',
-    'awk \'BEGIN { s = "a"; while (1) { s = s s; n = split(s, t, "") } }\'',
-    "seq -f %99999999999f 1",
-]
-
-
 QUICK = {1, 3, 6, 8, 9, 12, 13, 16}  # each command's; those of awk and of printf that take seconds are in test-full
 
 
 @pytest.mark.parametrize(
-    "script", [one if i in QUICK else pytest.param(one, marks=pytest.mark.full) for i, one in enumerate(GROWING)]
+    "script",
+    [one if i in QUICK else pytest.param(one, marks=pytest.mark.full) for i, one in enumerate(CASES["growing"])],
 )
 def test_unbounded_growth_times_out(script):
     tracemalloc.start()
@@ -320,57 +287,15 @@ def test_unbounded_growth_times_out(script):
     assert result.timed_out and peak < 300 << 20
 
 
-DEAR = [  # expensive steps, as many as are allowed
-    *(
-        "for ((;;)); do ((i++)); done",
-        f"{BIG} while :; do y=${{x//0/1}}; done",
-        f"{BIG} while :; do y=${{x##*1}}; done",
-    ),
-    f"{BIG} while :; do y=${{x%%1*}}; done",
-    f"{BIG} while :; do [[ $x == *0*0*1* ]]; done",
-    f"{BIG} while :; do y=${{x^^[a-f]}}; done",
-    f"{BIG} while :; do echo $x | sed s/0/0/g; done > /dev/null",
-    f"{BIG} echo $x > /f; while :; do sed 's/0*1//' /f; done > /dev/null",
-    f"{BIG} echo $x > /f; while :; do sed s/0/1/9 /f; sed -n P /f; done > /dev/null",
-    f"{BIG} echo $x > /f; while :; do grep -c 1 /f; grep -E '0(1|2)' /f; done > /dev/null",
-    f"{BIG} echo $x > /f; while :; do tr 0 1 < /f; tr -s 1 < /f; done > /dev/null",
-    f"{BIG} echo $x > /f; while :; do cut -c 5-9 /f; fold /f; rev /f; nl /f; done > /dev/null",
-    f"{BIG} echo $x > /f; while :; do cat -A /f; wc /f; md5sum /f; base64 /f; od /f; done > /dev/null",
-    f"{BIG} echo $x > /f; while :; do read -n 1 y; done < /f",
-    f"{BIG} echo $x > /f; while :; do awk '{{ gsub(/0/, 1) }} {{ n = split($0, p, 1) }}' /f; done",
-    f"{BIG} echo $x > /f; while :; do awk '{{ while (1) {{ index($0, 1); toupper($0) }} }}' /f; done",
-    "seq 20000 > /f; while :; do sort -k 2 /f; sort -nr /f; uniq -c /f; done > /dev/null",
-    "seq 3000 > /f; seq 3000 | rev > /g; while :; do diff /f /g; comm /f /g; done > /dev/null 2>&1",
-    "for i in {1..20000}; do echo u$i:x:$i:$i::/:; done > /etc/passwd; while :; do ls -l /; echo >> /etc/passwd; done",
-    "x=$(printf '1+%.0s' {1..2500})1; while :; do ((x)); echo $(($x)); [[ x -gt 1 ]]; for ((;$x<1;)); do :; done done",
-    'for i in {0..18}; do declare a$i="a$((i + 1))+a$((i + 1))"; done; while :; do ((a0)); done',
-    "x=$(printf '[%.0s' {1..20000}); while :; do echo a | tr \"$x\" b; done",
-    "x=$(printf 'a%.0s' {1..700}); while :; do [[ $x =~ a*b ]]; done",
-    "x=$(printf 'a%.0s' {1..30}); while :; do [[ $x =~ a*a*a*b ]]; done",
-    "mkdir -p /{1..20}/{1..20}; while :; do find / -name x; ls -R /; du /; echo /*/*; done > /dev/null",
-    "while :; do mkdir x; cd x; done",
-    "while :; do ls -lR /; done > /dev/null",
-    "while :; do stat /usr/bin/*; done > /dev/null",
-    "while :; do touch /tmp/{1..200}; rm /tmp/*; done",
-]
+ENDING = [(DEAR[i], MAX_STEPS // 10) for i in (0, 1, 6, 15, 19, 20, 25, 26, 27)]
 
 
-def check_end(script: str, steps: int) -> None:
-    """Assert that a script uses up its steps in at most twenty microseconds of processor time each."""
+@pytest.mark.parametrize(("script", "steps"), [*ENDING, *also_full(*((script, MAX_STEPS) for script in DEAR))])
+def test_endless_scripts_end_in_time(script, steps):
+    """A script uses up its steps in at most twenty microseconds of processor time each."""
     began = time.process_time()
     assert run(script, max_steps=steps).timed_out
     assert time.process_time() - began < 20e-6 * steps
-
-
-@pytest.mark.parametrize("script", [DEAR[i] for i in (0, 1, 6, 15, 19, 20, 25, 26, 27)])
-def test_endless_scripts_end_in_time(script):
-    check_end(script, MAX_STEPS // 10)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("script", DEAR)
-def test_all_endless_scripts_end_in_time(script):
-    check_end(script, MAX_STEPS)
 
 
 def test_head_ends_an_endless_writer():
@@ -378,68 +303,18 @@ def test_head_ends_an_endless_writer():
     assert result.output == "y\ny\n141\na\nend\n" and not result.timed_out
 
 
-LENGTHY = [
-    "(",
-    "$(",
-    "{",
-    "{a,",
-    "{a,b}",
-    "a",
-    "`",
-    "${",
-    "((",
-    "[[",
-    "[",
-    "<<E\n",
-    '"',
-    '"$(',
-    "\\",
-    "a|",
-    "! ",
-    "if ",
-]
-LENGTHY += [
-    "f() { ",
-    "case a in ",
-    "a=(",
-    "> ",
-    "<(a) ",
-    "$(( ",
-    "é",
-    "a=b ",
-    "\n",
-    "-",
-    "$x",
-    "'",
-    "\x00",
-    "\ud800",
-    "&",
-]
-LENGTHY += ["a[", "\x1b[", "*"]
+LONG = [("", 3_000, MAX_STEPS // 10), ("echo ", 3_000, MAX_STEPS // 10)]
+LONGER = [(start, 100_000, MAX_STEPS) for start in ("", "echo ", "echo $((", "[ ", "x=")]
 
 
-def answer_long(start: str, size: int, steps: int = MAX_STEPS) -> None:
-    for piece in LENGTHY:
+@pytest.mark.parametrize(("start", "size", "steps"), [*LONG, *also_full(*LONGER)])
+def test_long_scripts_return_a_result(start, size, steps):
+    for piece in (*CASES["lengthy"], "\ud800"):
         with no_hang():
             run(start + piece * (size // len(piece)), max_steps=steps)
 
 
-def test_long_scripts_return_a_result():
-    answer_long("", 3_000, MAX_STEPS // 10)
-    answer_long("echo ", 3_000, MAX_STEPS // 10)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("start", ["", "echo ", "echo $((", "[ ", "x="])
-def test_longer_scripts_return_a_result(start):
-    answer_long(start, 100_000)
-
-
-PIECES = """echo $x ${x} "$@" '$' $(( )) $( ` ${x:-a} ${x//a/b} ${!x} ${#x} ${x:1:2} <<E > < >> | || & && ; ;; ! { } ( )
-[[ ]] [ ] if then fi else while do done for in case esac function f() x=1 a=(1 2) a[1]=2 local export declare -A read
-set -e -u -x eval trap EXIT return break continue shift exec printf %d %b \\ \\n ~ * ? [a-z] {a,b} {1..3} 2>&1 >&- 3<&0
-# é 1 0 -1"""
-WORDS = [*PIECES.split(), "\n", "\t", "\x01", " "]
+WORDS = [*CASES["pieces"].split(), "\n", "\t", "\x01", " "]
 
 
 @settings(max_examples=200, deadline=None)
@@ -449,13 +324,6 @@ def test_any_text_returns_a_result(pieces, texts, spaced):
     result = bash.run((" " if spaced else "").join([*pieces, *texts]), max_steps=5000)
     assert 0 <= result.status <= 255 and isinstance(result.output, str)
     assert bash.run("echo still").output == "still\n"
-
-
-NASTY = r"""
--1 0 08 1e999 inf nan 0x 99999999999999999999 % %s %*d %.*f -- - \ ( ) [ ] { } , = ! ~ @ # . .. [] $x ${x} $( ` '
-" | & ; < > * ? / /etc /etc/passwd /dev/full /dev/stdin \( \1 \n ^ $ a* {1..9}
-"""
-NASTY = [*NASTY.split(), "\xb2", "9" * 5000, "", " ", "\n"]
 
 
 def spoiled(rng: Random) -> str:
@@ -473,7 +341,8 @@ def spoiled(rng: Random) -> str:
 SOUND, LINES = [*shell.written(), *shell.generated(200)], shell_commands.drawn(range(900))
 
 
-def answer_spoiled(count: int, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "count"), [(0, 1000), *also_full(*((seed, 5000) for seed in range(1, 5)))])
+def test_corrupted_scripts_return_a_result(seed, count):
     rng = Random(seed)
     for _ in range(count):
         script = spoiled(rng)
@@ -483,23 +352,9 @@ def answer_spoiled(count: int, seed: int) -> None:
         assert 0 <= result.status <= 255, script
 
 
-def test_corrupted_scripts_return_a_result():
-    answer_spoiled(1000, 0)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", range(1, 5))
-def test_many_corrupted_scripts_return_a_result(seed):
-    answer_spoiled(5000, seed)
-
-
-def test_spoiled_scripts_of_agents_crash_nothing():
-    assert agents.crashes(range(200)) == []
-
-
-@pytest.mark.full
-def test_many_spoiled_scripts_of_agents_crash_nothing():
-    assert agents.crashes(range(100_000)) == []
+@pytest.mark.parametrize("count", [200, *also_full(100_000)])
+def test_spoiled_scripts_of_agents_crash_nothing(count):
+    assert agents.crashes(range(count)) == []
 
 
 def test_scripts_touch_no_real_file_or_process(monkeypatch):
@@ -547,32 +402,12 @@ def test_a_script_gives_the_same_result_each_time():
 
 # -- faults
 
-BROKEN = [
-    "echo 'staff2:x::root' >> /etc/group",
-    "sed -i s/^root:x:0/root:x:/ /etc/passwd; sed -i s/^root:x:0/root:x:/ /etc/group",
-    "printf 'a:x:\\xb2:0:::\\n:::::\\nroot:x:0:0\\n' | tee /etc/passwd > /etc/group",
-    f"printf 'root:x:{'9' * 5000}:0:::\\n' | tee /etc/passwd /etc/shadow > /etc/group",
-    "echo 'root:*:x:0:y:7:::' > /etc/shadow; echo 'root:x' > /etc/gshadow; echo 'root:1:' > /etc/subuid",
-    "echo 'root:*:999999999:0:999999999:7::999999999:' > /etc/shadow",
-    "rm /etc/passwd /etc/shadow /etc/group; mkdir /etc/passwd /etc/shadow /etc/group",
-    "for f in passwd shadow group gshadow login.defs shells default/useradd; do ln -sf /dev/null /etc/$f; done",
-    "rm /etc/login.defs /etc/shells; mkdir /etc/login.defs /etc/shells",
-    "printf 'UID_MIN x\\nGID_MIN\\nUID_MAX 99999999999\\nHOME_MODE 99\\nPASS_MAX_DAYS -\\n' > /etc/login.defs",
-    "rm -r /etc",
-]
-ASKING = """id|id root|id -Gn|groups root|whoami|ls -l /|stat -c '%U %G' /|find / -maxdepth 1 -user root|ps -f
-su - root -c id|chown root:staff2 /tmp|chgrp 0 /tmp|useradd -m u|useradd -r -g root v|usermod -u 1234 -L daemon
-userdel -r u|usermod -aG root root|chage -l root|chage -M 5 root|passwd -S root|passwd -l root|chpasswd <<< root:x
-chsh -s /bin/sh root|groupadd g|groupmod -n h g|gpasswd -a root g|groupdel g|getent passwd root|getent group 0
-getent shadow|echo ~root ~staff2|adduser --disabled-password --gecos '' w|addgroup x|adduser root x|deluser w
-delgroup x""".replace("\n", "|").split("|")
 
-
-@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("broken", CASES["broken"])
 def test_broken_user_tables_break_only_user_commands(broken):
     bash = Shell(base_machine())
     bash.run(broken)
-    for line in ASKING:
+    for line in CASES["asking"]:
         result = bash.run(line)
         assert 0 <= result.status <= 255 and not result.timed_out, line
 
@@ -586,21 +421,7 @@ def test_invalid_table_lines_are_ignored_and_preserved():
 
 @pytest.mark.parametrize(
     ("script", "output", "status"),
-    [
-        ("seq -f x 3", "seq: format 'x' has no % directive\n", 1),
-        ("seq -f '%s %s' 3", "seq: format '%s %s' has unknown %s directive\n", 1),
-        ("seq -f % 3", "seq: format '%' ends in %\n", 1),
-        ("seq -f %g%g 3", "seq: format '%g%g' has too many % directives\n", 1),
-        ("seq -f '%%<%+05.1f>%%' 2", "%<+01.0>%\n%<+02.0>%\n", 0),
-        ("true; echo \"${@:0:1}\"", "bash\n", 0),
-        ("echo >&1--", "bash: line 1: 1-: ambiguous redirect\n", 1),
-        ("test '" + " " * 500 + "1' -eq 1", "", 0),
-        ("head -c 1M /dev/zero > /f; stat -c %s /f; head -c 100000 < /dev/urandom | wc -c", "1048576\n100000\n", 0),
-        ("head -c 5M /dev/zero > /f", "", 124),
-        ("touch -d @999999999999 f", "touch: invalid date format '@999999999999'\n", 1),
-        ("awk 'BEGIN { x = 1e300 ^ 2; printf \"%*d|%c|\", x, 3, x; exit x }' | tail -c 4", "3|\0|", 0),
-        ("awk 'BEGIN { FNR = \"x\"; $-1 }' 2>&1 | head -n 1", "awk: run time error: negative field index $-1\n", 0),
-    ],
+    CASES["odd numbers"],
 )  # fmt: skip
 def test_odd_numbers_match_bash(script, output, status):
     result = run(script)
@@ -668,16 +489,7 @@ def test_jobs_take_their_time_on_the_machines_clock():
     assert threading.active_count() == threads
 
 
-@pytest.mark.parametrize(
-    ("script", "output"),
-    [
-        ("sleep 0.2 & sleep 1; jobs", ""),
-        ("sleep 60 & kill $!; wait $!; echo $?; jobs", "143\n"),
-        ("sleep 0.1 & sleep 9 & sleep 1; jobs; kill %2", "[2]+  Running                 sleep 9 &\n"),
-        ("sleep 3 & sleep 2 & sleep 2.5; jobs; kill %1", "[1]+  Running                 sleep 3 &\n"),
-        ("(exit 3) & sleep 0.3; jobs; wait $!; echo $?", "3\n"),
-    ],
-)
+@pytest.mark.parametrize(("script", "output"), CASES["jobs"])
 def test_jobs_that_have_ended_are_not_listed(script, output):
     """A shell that is not interactive lists running jobs alone, as real bash did; `wait` still knows the others."""
     assert run(script).output == output

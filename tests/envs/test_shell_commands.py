@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1] / "parity"))
 
 import shell_commands
+from cases import cases
 from shell_commands import FILES, ROOTS, TABLES, WORK, entry, report
 
 from envs.simulators.regex.match import compile_regex
@@ -25,6 +26,8 @@ from envs.simulators.shell import Machine, Shell, base_machine
 from envs.simulators.shell.commands import COMMANDS
 from envs.simulators.shell.commands.gzip import unpacked
 from envs.simulators.shell.files import MAX_TEXT, Caller, Frozen, Timeout, raw, text
+
+CASES = cases("shell_commands")
 
 pytestmark = pytest.mark.all_only
 
@@ -180,23 +183,7 @@ def test_back_references_are_bounded_by_the_step_budget():
 # -- what is left out
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("awk 'BEGIN { getline x }'", "awk: line 1: getline is not simulated"),
-        ("awk 'BEGIN { \"date\" | getline x }'", "awk: line 1: getline is not simulated"),
-        ("diff -y a.txt b.txt", "diff: invalid option -- 'y'"),
-        ("sort -c a.txt", "sort: invalid option -- 'c'"),
-        ("sed 'w new' a.txt", "sed: -e expression #1, char 1: unknown command: `w'"),
-        ("cp --parents a.txt sub", "cp: unrecognized option '--parents'"),
-        ("find . -samefile a.txt", "find: unknown predicate `-samefile'"),
-        ("getopts a x", "bash: line 1: getopts: command not found"),
-        ("echo ${HOME@Q}", "bash: line 1: ${HOME@Q}: bad substitution"),
-        ("sed y/a/b/ a.txt", "sed: -e expression #1, char 1: unknown command: `y'"),
-        ("tree", "bash: line 1: tree: command not found"),
-        ("awk 'function f(n) { print n } { f($1) }'", "awk: line 1: function is not simulated"),
-    ],
-)
+@pytest.mark.parametrize(("line", "said"), CASES["missing features"])
 def test_missing_features_are_named(line, said):
     result = Shell(machine(), cwd=WORK).run(line)
     assert result.output.split("\n")[0] == said and result.status not in (0, 139)
@@ -205,12 +192,7 @@ def test_missing_features_are_named(line, said):
 # -- any input
 
 
-@pytest.mark.parametrize("script", [
-    "yes", "tail -f /etc/passwd", "sed ':a;ba' /etc/passwd", "awk 'BEGIN { while (1) x++ }'", "seq 1 1000000000000",
-    "awk 'BEGIN { x = \"ab\"; while (1) x = x x }'",
-    "sleep infinity", "sed ':a;s/^/aaaaaaaa/;ba' /etc/passwd", "yes | sort", "find / -exec yes {} ';'",
-    "awk 'BEGIN { while (1) print \"x\" | \"cat\" }'", "yes | sed -n '$p'",
-])  # fmt: skip
+@pytest.mark.parametrize("script", CASES["endless"])  # fmt: skip
 def test_endless_commands_time_out(script):
     with no_hang():
         assert Shell(machine()).run(script).timed_out, script
@@ -317,16 +299,7 @@ def test_output_does_not_depend_on_the_hash_seed():
 
 @pytest.mark.parametrize(
     "command, status, text",  # as vi has them
-    [
-        ("0d", 0, "b c"),
-        ("0,1d", 0, "b c"),
-        ("0t$", 0, "a b c a"),
-        ("0j", 0, "a  b c"),
-        ("0s/a/X/", 0, "X b c"),
-        ("0r f", 0, "a b c a b c"),
-        ("-</a/d", 1, "a b c"),
-        ("/none", 1, "a b c"),
-    ],
+    CASES["line zero"],
 )
 def test_vi_line_zero_means_line_one(command, status, text):
     lines = text.replace("  ", "+").replace(" ", "\n").replace("+", " ") + "\n"
@@ -338,18 +311,7 @@ def test_vi_search_in_an_empty_file_finds_nothing():
     assert Shell(base_machine()).run("cd /tmp; vi -es -c /dev/full -c wq none; echo $?").output == "1\n"
 
 
-@pytest.mark.parametrize(
-    ("said", "shown"),
-    [  # as GNU's date has it
-        ("2020-01-01 + 1 month", "2020-02-01 00:00:00"),
-        ("2020-01-01 + 1 month - 1 day", "2020-01-31 00:00:00"),
-        ("2020-01-01 + + 2 days", "2020-01-03 00:00:00"),
-        ("2020-01-01 - day", "2020-01-02 00:00:00"),
-        ("2020-01-01 10:00 + 3 hours", "2020-01-01 08:00:00"),
-        ("2024-05-06 10:00:00 -0530", "2024-05-06 15:30:00"),
-        ("2024-05-06 10:00 am +1 day", "2024-05-07 10:00:00"),
-    ],
-)
+@pytest.mark.parametrize(("said", "shown"), CASES["dates"])
 def test_signed_numbers_in_dates_shift_or_set_the_time_zone(said, shown):
     assert Shell(base_machine()).run(f"date -d '{said}' '+%F %T'").output == f"{shown}\n"
 

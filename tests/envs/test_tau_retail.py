@@ -9,7 +9,9 @@ from random import Random
 
 import golden
 import pytest
+from cases import cases
 from conftest import no_hang
+from experts import expert
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +28,11 @@ from envs.tau_retail.tasks import Task, draw_task
 from envs.tau_retail.tools import CHANGING, PARAMETERS, TOOLS, call, failed
 from envs.tau_retail.wish import Draw, Wish
 from envs.tau_retail.wishes import ASKING, FORBIDDEN, WRITING
+
+CASES = cases("tau_retail")
+ERRORS = CASES["errors"]
+FAILING = CASES["failing"]
+WAVERING = CASES["wavering"]
 
 LEVELS = ("1", "2", "3")
 PLACE = {"address1": "1 Ash Street", "address2": "", "city": "Reno", "country": "USA", "state": "NV", "zip": "89501"}
@@ -86,51 +93,6 @@ def lines(text: str) -> list[tuple[str, str]]:
     return [(action, result) for action, result in pairs]
 
 
-ERRORS = lines("""
-    get_order_details W1 -> Error: order not found
-    get_product_details 21 -> Error: product not found
-    get_user_details ada_berg -> Error: user not found
-    find_user_id_by_email ada@example.com -> Error: user not found
-    find_user_id_by_name_zip Ada Berg 89502 -> Error: user not found
-    modify_user_address nobody; a; b; c; d; e; f -> Error: user not found
-    cancel_pending_order #W9 too dear -> Error: order not found
-    cancel_pending_order #W3 too dear -> Error: non-pending order cannot be cancelled
-    cancel_pending_order #W1 too dear -> Error: invalid reason
-    modify_pending_order_address #W9; a; b; c; d; e; f -> Error: order not found
-    modify_pending_order_address #W3; a; b; c; d; e; f -> Error: non-pending order cannot be modified
-    modify_pending_order_payment #W9 gift_card_9 -> Error: order not found
-    modify_pending_order_payment #W2 gift_card_9 -> Error: non-pending order cannot be modified
-    modify_pending_order_payment #W1 gift_card_9 -> Error: payment method not found
-    modify_pending_order_payment #W1 gift_card_1 -> Error: the new payment method should be different from the current one
-    modify_pending_order_payment #W4 gift_card_1 -> Error: insufficient gift card balance to pay for the order
-    modify_pending_order_items #W9 77 78,79 gift_card_9 -> Error: order not found
-    modify_pending_order_items #W2 77 78,79 gift_card_9 -> Error: non-pending order cannot be modified
-    modify_pending_order_items #W1 77 78,79 gift_card_9 -> Error: 77 not found
-    modify_pending_order_items #W1 21,21 78 gift_card_9 -> Error: 21 not found
-    modify_pending_order_items #W1 21 78,79 gift_card_9 -> Error: the number of items to be exchanged should match
-    modify_pending_order_items #W1 21 31 gift_card_9 -> Error: new item 31 not found or available
-    modify_pending_order_items #W1 21 24 gift_card_9 -> Error: new item 24 not found or available
-    modify_pending_order_items #W1 21 23 gift_card_9 -> Error: payment method not found
-    modify_pending_order_items #W1 21 23 gift_card_1 -> Error: insufficient gift card balance to pay for the new item
-    exchange_delivered_order_items #W9 77 78,79 gift_card_9 -> Error: order not found
-    exchange_delivered_order_items #W1 77 78,79 gift_card_9 -> Error: non-delivered order cannot be exchanged
-    exchange_delivered_order_items #W2 77 78,79 gift_card_9 -> Error: 77 not found
-    exchange_delivered_order_items #W2 21 78,79 gift_card_9 -> Error: the number of items to be exchanged should match
-    exchange_delivered_order_items #W2 21 24 gift_card_9 -> Error: new item 24 not found or available
-    exchange_delivered_order_items #W2 21 23 gift_card_9 -> Error: payment method not found
-    exchange_delivered_order_items #W2 21 23 gift_card_1 -> Error: insufficient gift card balance to pay for the price difference
-    return_delivered_order_items #W9 77 gift_card_9 -> Error: order not found
-    return_delivered_order_items #W1 77 gift_card_9 -> Error: non-delivered order cannot be returned
-    return_delivered_order_items #W2 77 gift_card_9 -> Error: payment method not found
-    return_delivered_order_items #W2 77 credit_card_1 -> Error: payment method should be either the original payment method or a gift card
-    return_delivered_order_items #W2 77 gift_card_1 -> Error: some item not found
-    return_delivered_order_items #W2 31,31 paypal_1 -> Error: some item not found
-    transfer_to_human_agents -> Error: TransferToHumanAgents.invoke() missing 1 required positional argument: 'summary'
-    cancel_pending_order -> Error: CancelPendingOrder.invoke() missing 2 required positional arguments: 'order_id' and 'reason'
-    find_user_id_by_name_zip -> Error: FindUserIdByNameZip.invoke() missing 3 required positional arguments: 'first_name', 'last_name', and 'zip'
-""")  # noqa: E501
-
-
 @pytest.mark.parametrize(("action", "message"), ERRORS)
 def test_tools_check_in_the_originals_order(action, message):
     """A call with several errors reports the first and changes nothing."""
@@ -140,33 +102,13 @@ def test_tools_check_in_the_originals_order(action, message):
     assert db.changes() == {} and db.shop == toy()
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("dance", {}, "Unknown action dance"),
-        (
-            "get_order_details",
-            {"order": 1},
-            "Error: GetOrderDetails.invoke() got an unexpected keyword argument 'order'",
-        ),
-        ("get_order_details", {"order_id": 1}, "Error: order not found"),
-        ("find_user_id_by_email", {"email": 1}, "Error: 'int' object has no attribute 'lower'"),
-        ("exchange_delivered_order_items", None, "Error: 2 not found"),  # a text is a list of characters
-    ],
-)
+@pytest.mark.parametrize(("name", "arguments", "message"), CASES["wrong arguments"])
 def test_messages_for_wrong_arguments(name, arguments, message):
     swapped = {"order_id": "#W2", "item_ids": "21", "new_item_ids": "22", "payment_method_id": "paypal_1"}
     assert call(Database(toy()), name, swapped if arguments is None else arguments) == message
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("modify_pending_order_items", {"order_id": "#W1", "new_item_ids": [None]}, "Error: None not found"),
-        ("exchange_delivered_order_items", {"order_id": "#W2", "new_item_ids": ["22"]}, "Error: None not found"),
-        ("return_delivered_order_items", {"order_id": "#W2"}, "Error: some item not found"),
-    ],
-)
+@pytest.mark.parametrize(("name", "arguments", "message"), CASES["items without ids"])
 def test_an_item_without_id_is_missing(name, arguments, message):
     """A null among the items is an item that the order does not have, as in the original."""
     db = Database(toy())
@@ -174,23 +116,7 @@ def test_an_item_without_id_is_missing(name, arguments, message):
     assert db.changes() == {}
 
 
-@pytest.mark.parametrize(
-    ("expression", "result"),
-    [
-        ("2 + 2", "4.0"),
-        (" 3 * (1.5 + 2) / 4", "2.62"),
-        ("7 // 2 - -1", "4.0"),
-        ("2 ** 10", "1024.0"),
-        ("0.1 + 0.2", "0.3"),
-        ("1e5", "Error: invalid characters in expression"),
-        ("10 % 3", "Error: invalid characters in expression"),
-        ("1 / 0", "Error: division by zero"),
-        ("1 +", "Error: invalid syntax (<string>, line 1)"),
-        ("9 ** 9 ** 9", "Error: int too large to convert to float"),
-        ("2 (3)", "Error: the expression is no number"),
-        ("1+" * 100 + "1", "Error: expression too long"),
-    ],
-)
+@pytest.mark.parametrize(("expression", "result"), CASES["sums"])
 def test_calculate(expression, result):
     assert call(Database(toy()), "calculate", {"expression": expression}) == result
 
@@ -412,13 +338,6 @@ def test_the_expert_serves_every_customer(level, prompt):
     solve(level, prompt, range(60))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("prompt", ["native", "short"])
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_expert_serves_a_thousand_customers(level, prompt):
-    solve(level, prompt, range(1000))
-
-
 @pytest.mark.all_only
 @pytest.mark.parametrize("level", LEVELS)
 def test_expert_continues_from_any_state(level):
@@ -428,30 +347,8 @@ def test_expert_continues_from_any_state(level):
         talk = ["What is your email?", "What is the reason?", "Which item?", "Shall I go ahead?", "Good morning."]
         for _ in range(rng.randint(1, 8)):
             assert env.step(f"respond {rng.choice(talk)}").observation != STOP
-        while env.running:
-            step = env.step(env.oracle())
+        step = expert(env)[-1]
         assert step.info["success"], seed
-
-
-def splits(count: int) -> None:
-    env = Env(Config(difficulty="1,2,3"))
-    tasks = {split: set() for split in SPLITS}
-    for split in SPLITS:
-        for seed in range(count):
-            env.reset(seed, split)
-            tasks[split].add(env.task)
-        assert {split_of(task) for task in tasks[split]} == {split}
-    assert len(tasks["train"]) > count / 3 or len(tasks["train"]) > 600
-
-
-@pytest.mark.all_only
-def test_splits_share_no_task():
-    splits(200)
-
-
-@pytest.mark.full
-def test_splits_share_no_task_in_ten_thousand():
-    splits(3400)
 
 
 # -- customers
@@ -540,263 +437,27 @@ def test_wishes_are_stated_in_order():
     )
 
 
-# Sentences as models write them
-ASKS = """\
-Please confirm the above details.
-Do you want me to cancel the order?
-Does this look right?
-Does that sound good to you?
-Would you like me to proceed?
-Is that okay?
-Are these details correct?
-May I go ahead with the exchange?
-Can I process the return now?
-I will cancel order #W1, okay?
-You want to cancel order #W1, is that correct?
-Please reply "yes" to continue.
-Please let me know if this is correct.
-Kindly confirm and I will cancel it.
-I need your confirmation before I change anything.
-Are you sure?
-Here are the details of your cancellation. Please confirm (yes/no) if you would like me to proceed.
-Do you confirm these changes?
-Would you like to go ahead with this exchange?
-Please confirm whether you'd like to proceed with this return.
-Just to confirm, you'd like to return the lamp and get the refund on your PayPal account?
-Can you confirm that this is what you want?
-Do you agree to these changes?
-Does everything look correct?
-Please let me know if you'd like me to proceed.
-If everything looks good, please reply with "yes" and I'll process it.
-Are you okay with this?
-Is it okay if I cancel the order now?
-Would that be alright with you?
-Would that work for you?
-Do you approve?
-May I have your confirmation to proceed?
-Please say yes to confirm.
-Can you please verify that all the details above are correct?
-Are you sure you want to cancel the order?
-Should I cancel it?
-Ready to proceed?
-Do you accept these terms?
-Please provide your confirmation.
-So you would like to cancel order #W1, right?
-I can cancel order #W1 for you. Would you like that?
-Please confirm with a yes.
-Shall I?
-Could you confirm the cancellation of order #W1 for the reason 'no longer needed'?
-Please confirm: cancel order #W1, reason no longer needed.
-Please respond with yes or no.
-Is that what you want?
-Do you give me permission to make this change?
-Please confirm that I should go ahead.
-Please confirm your request to cancel order #W1.
-Can you confirm you want this?
-Can you please confirm that you would like me to cancel this order?
-Is this what you had in mind?
-Would it be okay to go on?
-Please give me the green light.
-Does that work?
-Do these changes look good to you?
-Let me know if you'd like to proceed with the exchange.
-Before I make this change, please confirm with 'yes'.
-Shall I process the refund to your PayPal account?
-Is it correct that you want to return both items?
-Do I have your approval?
-Please type YES if you want me to continue.
-Can I proceed with this?
-If you want me to go ahead, just say so.
-Are you fine with paying 20 dollars more?
-I'd need your explicit consent to continue.
-Would you like to finalize this return?
-Could you confirm if this is correct?
-Is everything correct?
-Just let me know and I will cancel it.
-Ready to submit?
-Sound good?
-Everything good?
-I'd need a yes from you before I do this.
-Please verify that these details are correct.
-How does that sound?
-""".splitlines()
-LONG_ASKS = [
-    "The details:\n- Order: #W1\n- Reason: no longer needed\n\nDo you confirm that you want to proceed? (yes/no)",
-    "I have found it:\n1. Lamp\n2. Mat\n\nI need you to confirm:\n- Order: #W1\n\nPlease confirm by replying 'yes'.",
-    "**Cancellation**\n* Order: #W1\n* Refund: $15.10 to gift_card_1 (immediately)\n\nDo you want me to go ahead?",
-    "Before I proceed, please confirm the following details: Order #W1, reason: no longer needed. Is this correct?",
-    "Would you like me to proceed with this, or would you like to make any changes?",
-    "Please confirm with a 'yes' if you'd like to proceed, or 'no' if you'd like to make changes.",
-    "Please reply 'yes' to confirm or 'no' to cancel.",
-    "Do you wish to proceed with the cancellation of order #W1? Please respond with 'yes' or 'no'.",
-]
-NO_ASKS = """\
-Which order would you like me to look at?
-What would you like me to do?
-How would you like to proceed?
-To proceed, I need your order number.
-Before I can proceed, what is the reason?
-I will go ahead and look up your order.
-Please confirm your email.
-Could you confirm your name and zip code?
-Please confirm which items you mean.
-To confirm your identity, please give me your email.
-Yes, I can help you with that.
-Is there anything else that I can do for you?
-Can I help you with anything else?
-Should I refund your gift card or your credit card?
-Let me know if there is anything else.
-How should I refund you?
-Good morning! How can I help you?
-I can help you with that.
-Your order is pending.
-Would you like to change anything else?
-Sure! Which items would you like me to return?
-Could you please provide your order number?
-May I have your email address, please?
-Please provide your name and zip code so that I can proceed.
-What is the reason for the cancellation: no longer needed or ordered by mistake?
-Is it no longer needed or ordered by mistake?
-Which payment method should I use?
-Where should I send the order?
-I need to verify your identity before we proceed.
-I'm looking into your order right now.
-Let me check the details of your order.
-Thank you for confirming.
-I have found your order. It has two items.
-Please tell me the new address.
-Can you tell me which order you mean?
-Please confirm the order number and the reason for the cancellation.
-Okay, your order is cancelled.
-Which of these would you like?
-Let me know how you would like to proceed.
-Please confirm the payment method for the refund.
-I'm ready to help. What can I do for you?
-Which color would you like?
-Could you tell me why you want to cancel?
-Do you have your order number at hand?
-Please share your email so I can find your account.
-I'd be happy to help you with that. May I have your name and zip code?
-What is your preferred payment method?
-Let me look into that for you.
-Are there any other items you want to return?
-The order was delivered on Monday.
-Would you prefer a refund to the gift card or to PayPal?
-I see two orders: #W1 and #W4. Which one would you like to cancel?
-To help you with that, could you please provide your email address or your name and zip code?
-Thank you, Ada. I have located your account. Could you tell me the order number, please?
-For the cancellation I need a reason. Is it no longer needed, or was it ordered by mistake?
-Your order has been cancelled. Is there anything else I can help you with today?
-Please choose: refund to the gift card or to PayPal?
-Could you please confirm your full name and zip code so I can verify your identity?
-What reason should I use for the cancellation?
-Could you please specify which items you would like me to return?
-""".splitlines()
-REFUSALS = """\
-I am sorry, I cannot do that.
-I can't do that.
-Our policy doesn't allow that.
-That item is out of stock.
-That variant is no longer available.
-I'm unable to cancel it.
-This is not possible.
-That is against our rules.
-Unfortunately, the order is already on its way.
-I'm sorry, but only pending orders can be cancelled.
-We do not accept this reason.
-I'm afraid that this order has shipped.
-The refund can only go to the original payment method.
-That is not something I can do.
-The gift card does not hold enough.
-I have to decline this request.
-It isn't in stock at the moment.
-We don't offer that.
-This is outside of what I can do.
-It's too late to cancel it.
-That option is sold out.
-The rules do not permit a refund to another card.
-I won't be able to change that.
-The balance is insufficient.
-I apologize, but your order has already been processed and can no longer be cancelled.
-Sorry, but that's not allowed.
-I'm not allowed to do that.
-We only accept returns of delivered orders.
-It is not eligible for a return.
-I regret that I cannot help with this.
-This order cannot be modified.
-That request violates our policy.
-We're unable to process this refund.
-The order can't be changed anymore.
-That's not permitted under our policy.
-I must refuse this request.
-Refunds must go to the original payment method or a gift card.
-There is not enough balance on your gift card.
-I do not have the ability to do that.
-We don't have that in stock.
-No, that's not possible.
-Only two reasons are accepted.
-I'm sorry, that option isn't available right now.
-You can't swap it for another product.
-I have no permission to access another customer's order.
-It's not our policy to cancel for that reason.
-That item is currently unavailable.
-The system won't let me do this.
-Orders that were processed are not cancellable.
-I'm sorry, but I can only help with your own orders.
-That won't be possible.
-I'm not able to process that request.
-Regrettably, this can't be done.
-We don't do that here.
-Such a change is not permitted.
-It's not allowed to change a delivered order.
-The item you want is not in stock.
-No other variants are available.
-We are not allowed to share that information.
-This payment method can't be used for the refund.
-You don't have enough money on your gift card.
-The order has already been delivered, so it cannot be cancelled.
-Cancelling is only possible for pending orders.
-I have to say no to this.
-This is against the shop's policy.
-I do not have access to the data of other customers.
-I'm only able to help with one customer at a time.
-Per policy, this request is denied.
-I'm not authorized to do that.
-The reason must be 'no longer needed' or 'ordered by mistake'.
-""".splitlines()
-NO_REFUSALS = """\
-I will cancel it now.
-That is done. Is there anything else?
-I'm sorry to hear that. What is your email?
-Your order has been cancelled.
-Which item would you like?
-The variant is available.
-Here are the options.
-I don't have the order number yet.
-""".splitlines()
-
-
-@pytest.mark.parametrize("text", ASKS + LONG_ASKS)
+@pytest.mark.parametrize("text", CASES["asks"] + CASES["long asks"])
 def test_a_request_to_agree_gets_a_yes(text):
     buyer = customer(LAMP)
     buyer.identified = True
     assert buyer.hear(f"I will cancel order #W1, no longer needed. {text}").endswith("Yes, please.") and buyer.agreed
 
 
-@pytest.mark.parametrize("text", NO_ASKS)
+@pytest.mark.parametrize("text", CASES["no asks"])
 def test_other_questions_and_statements_get_no_yes(text):
     buyer = customer(LAMP)
     assert "Yes" not in buyer.hear(text) and not buyer.agreed
 
 
-@pytest.mark.parametrize("text", REFUSALS)
+@pytest.mark.parametrize("text", CASES["refusals"])
 def test_a_refusal_is_accepted(text):
     buyer = customer(NEVER)
     buyer.identified = True
     assert buyer.hear(text) == STOP
 
 
-@pytest.mark.parametrize("text", NO_REFUSALS)
+@pytest.mark.parametrize("text", CASES["no refusals"])
 def test_other_statements_are_no_refusal(text):
     assert customer(NEVER).hear(text) != STOP
 
@@ -842,16 +503,7 @@ def play(env: Env, *actions: str) -> list:
 CANCEL = "cancel_pending_order #W1 no longer needed"
 
 
-@pytest.mark.parametrize(
-    ("actions", "reward"),
-    [
-        ([CANCEL, "respond Done."], 1.0),  # only the state counts
-        (["cancel_pending_order #W1 ordered by mistake", "respond Done."], 0.0),
-        ([CANCEL, "cancel_pending_order #W4 no longer needed", "respond Done."], 0.0),  # something more
-        ([CANCEL, "transfer_to_human_agents done"], 1.0),
-        (["transfer_to_human_agents no idea"], 0.0),
-    ],
-)
+@pytest.mark.parametrize(("actions", "reward"), CASES["final states"])
 def test_only_the_final_state_counts(actions, reward):
     *_, last = play(at(LAMP), *actions)
     assert last.terminated and last.reward == reward and last.info["success"] == bool(reward)
@@ -894,21 +546,7 @@ def test_shaped_reward_pays_each_step_once():
             ),
         ),
     )
-    paid = [
-        ("find_user_id_by_email nobody@example.com", 0.0),
-        ("find_user_id_by_email ada.berg1@example.com", 0.1),
-        ("find_user_id_by_name_zip Ada Berg 89501", 0.0),
-        ("get_order_details #W1", 0.1),
-        ("get_order_details #W1", 0.0),
-        ("get_order_details #W3", 0.0),
-        ("get_order_details #W9", 0.0),
-        ("get_user_details ada_berg_1", 0.0),
-        ("respond Do you agree (yes or no)?", 0.0),
-        (CANCEL, 0.2),
-        (CANCEL, 0.0),
-        ("respond Done.", 0.0),
-        ("return_delivered_order_items #W2 31 paypal_1", 0.0),
-    ]
+    paid = CASES["paid"]
     for action, shaped in paid:
         assert env.step(action).info["shaped"] == pytest.approx(shaped), action
     assert env.step("respond Done.").reward == 0  # the wrong item
@@ -948,24 +586,7 @@ def test_turn_limit_pays_nothing():
 # -- form
 
 
-@pytest.mark.parametrize(
-    ("reply", "observation", "valid"),
-    [
-        ('Thought:\nx\nAction:\n{"name": "calculate", "arguments": {"expression": "1+1"}}', "API output: 2.0", True),
-        ('{"name": "calculate", "arguments": {"expression": "1+1"}}', "API output: 2.0", True),
-        ('Action: {"name": "think", "arguments": {"thought": "hm"}}', "API output: ", True),
-        ('Action: x Action: {"name": "calculate", "arguments": {"expression": "2"}}', "API output: 2.0", True),
-        ('Action: {"name": "dance", "arguments": {}}', "API output: Unknown action dance", False),
-        ('Action: {"name": "respond", "arguments": {"content": "What is the reason?"}}', "I no longer need it.", True),
-        ("Action: What is the reason?", "I no longer need it.", False),
-        ("What is the reason?", "I no longer need it.", False),
-        ('Action: {"name": "respond", "arguments": {"text": "What is the reason?"}}', LAMP.says, False),
-        ('Action: {"name": "respond", "arguments": {"content": ["reason"]}}', LAMP.says, False),
-        ('Action: {"name": "think", "arguments": "hm"}', LAMP.says, False),
-        ("Action: [1, 2]", LAMP.says, False),
-        ("", LAMP.says, False),
-    ],
-)
+@pytest.mark.parametrize(("reply", "observation", "valid"), CASES["native replies"])
 def test_native_replies(reply, observation, valid):
     step = at(LAMP, prompt="native").step(reply)
     assert (step.observation, step.info["valid"]) == (observation, valid)
@@ -1092,8 +713,7 @@ def test_the_original_is_read_and_played(folder):
             env.reset(seed, split)
             seen.add(env.task)
             assert split_of(env.task) == split
-            while env.running:
-                step = env.step(env.oracle())
+            step = expert(env)[-1]
             assert step.info["success"], (split, seed)
     assert len(seen) > 20 and {"exchange", "moon"} == {"moon" if "moon" in task else "exchange" for task in seen}
     while "moon" in (opening := env.reset(seed := seed + 1, "train")[0]["content"]):
@@ -1107,52 +727,6 @@ def test_the_original_is_read_and_played(folder):
     assert model.reset(seed, "train")[0]["content"].endswith("\nI am Ada Berg in 89501")
     (request,) = model.step("respond Hi").requests
     assert "You want to exchange your lamp." in request.messages[0]["content"]
-
-
-CHANGE = {"order_id": "#W1", "payment_method_id": "paypal_1"}
-HOME = {"user_id": "ada_berg_1"}
-FAILING = {  # instruction -> calls of the ground truth, some of which fail, and outputs
-    "You want other lamps, twice.": (
-        [
-            ("modify_pending_order_items", CHANGE | {"item_ids": ["21"], "new_item_ids": ["22"]}),
-            ("modify_pending_order_items", CHANGE | {"item_ids": ["22"], "new_item_ids": ["25"]}),
-        ],
-        [],
-    ),
-    "You want to cancel what was sent.": (
-        [("cancel_pending_order", {"order_id": "#W3", "reason": "no longer needed"})],
-        [],
-    ),
-    "You want to cancel what was sent, and to know its price.": (
-        [("cancel_pending_order", {"order_id": "#W3", "reason": "no longer needed"})],
-        ["15.1"],
-    ),
-    "You do not know your email, and want the lamp of #W2 back.": (
-        [
-            ("find_user_id_by_email", {"email": "ada@example.com"}),
-            ("get_order_details", {"order_id": "#W9"}),
-            ("transfer_to_human_agents", {"summary": "no idea"}),
-            (
-                "return_delivered_order_items",
-                {"order_id": "#W2", "item_ids": ["21"], "payment_method_id": "paypal_1"},
-            ),
-        ],
-        ["10.1"],
-    ),
-    "You want the gift card to pay, or else to cancel.": (
-        [
-            ("modify_pending_order_payment", {"order_id": "#W4", "payment_method_id": "gift_card_1"}),
-            ("cancel_pending_order", {"order_id": "#W4", "reason": "too dear"}),
-            ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"}),
-        ],
-        [],
-    ),
-    "You move, move back, and move again.": (
-        [("modify_user_address", HOME | each) for each in (NEW, PLACE, NEW)],
-        [],
-    ),
-    "You ask for a human at once.": ([("transfer_to_human_agents", {"summary": "no"})], ["a human"]),
-}
 
 
 def originals(folder: Path, tasks: dict) -> dict[str, Env]:
@@ -1185,8 +759,7 @@ def native(name: str, **arguments) -> str:
 
 def test_the_expert_wins_where_the_ground_truth_has_failing_calls(folder):
     for said, env in originals(folder, FAILING).items():
-        while env.running:
-            step = env.step(env.oracle())
+        step = expert(env)[-1]
         assert step.reward == 1 and step.terminated, said
 
 
@@ -1208,17 +781,12 @@ def test_who_wants_only_what_fails_takes_no_for_an_answer(folder):
 
 
 IDS = re.compile(r"#W\d+|\b(?:2[1-5]|31)\b|(?:paypal|gift_card|credit_card)_\d+")
-QUESTIONS = (
-    *("What is the order number?", "Which items do you mean? Please give me their item ids.", "Which order?"),
-    *("What is the payment method id?", "Which payment method shall I use?", "What is the new item id?", "Why?"),
-    *("I need the id of the item and of the new one.", "Shall I take #W7?", "What is the address?", "And the size?"),
-)
 
 
 def test_original_customers_tell_no_ids(folder):
     """Unless the instruction has them: an id of the ground truth is for the agent to find."""
     for said, env in originals(folder, FAILING).items():
-        for question in QUESTIONS:
+        for question in CASES["questions"]:
             heard = env.step(native("respond", content=question)).observation
             assert set(IDS.findall(heard)) <= set(IDS.findall(said)), (said, question, heard)
     env = originals(folder, FAILING)["You do not know your email, and want the lamp of #W2 back."]
@@ -1226,25 +794,6 @@ def test_original_customers_tell_no_ids(folder):
 
 
 ORDERED = {"order_id": "#W1", "reason": "no longer needed"}
-WAVERING = {
-    "You are Ada. You want to cancel #W1, but if the agent asks you to confirm, you regret and want to keep it. You "
-    "then want to know its price.": ([], ["15.1"]),
-    "You are Ada. You want to cancel #W1. When the agent asks for confirmation, you change you mind and keep it.": (
-        [],
-        [],
-    ),
-    "You are Ada and want #W2 back. But if the agent asks for your confirmation, you change your mind and also want "
-    "#W1 cancelled.": ([("cancel_pending_order", ORDERED)], []),
-    "You want the lamp and the mat of #W2 changed. If the agent asks for confirmation, only change the lamp. If the "
-    "agent asks for confirmation again, change nothing, and cancel #W1 instead.": (
-        [("cancel_pending_order", ORDERED)],
-        [],
-    ),
-    "You are Ada and want to cancel #W1. If the agent asks you to confirm, you confirm.": (
-        [("cancel_pending_order", ORDERED)],
-        [],
-    ),
-}
 
 
 def test_original_customers_go_back_on_their_agreement(folder):
@@ -1266,8 +815,7 @@ def test_original_customers_go_back_on_their_agreement(folder):
         env.step(native("cancel_pending_order", **ORDERED))
         assert env.step(native("respond", content="Done.")).reward == 1
     for said, env in originals(folder, WAVERING).items():
-        while env.running:
-            step = env.step(env.oracle())
+        step = expert(env)[-1]
         assert step.reward == 1, said
 
 
@@ -1378,16 +926,3 @@ def test_long_arguments_take_linear_time():
             "won't be " * 10_000,
         ):
             env.step(text)
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"user": "human"}, "user must be 'rules' or 'model', not 'human'"),
-        ({"user": ""}, "user must be 'rules' or 'model', not ''"),
-    ],
-)
-def test_bad_options_name_the_field(options, line):
-    with pytest.raises(ValueError) as error:
-        Config(**options)
-    assert str(error.value) == line

@@ -5,11 +5,14 @@ from random import Random
 
 import golden
 import pytest
+from cases import cases
+from experts import expert
 
-import envs
 from envs.common import SEVERAL
 from envs.textcraft import GOALS, MAX_ACTION, Config, Env
 from envs.textcraft.crafting import BASE, BOOK, FORMS, TAGS, depth, tree
+
+CASES = cases("textcraft")
 
 
 def at(goal: str, **options) -> Env:
@@ -27,91 +30,8 @@ def replay(env: Env, transcript: str) -> None:
         assert env.step(action.strip()[2:]).observation == reply.strip().replace("~", " "), action
 
 
-MISSING = "Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag"
-
-
 def test_every_message_is_exact():
-    replay(
-        at("oak gate", max_turns=99),
-        f"""
-        > inventory
-        Inventory: You are not carrying anything.
-        > get 2 oak log
-        Got 2 oak log
-        > get 1 coal
-        Got 1 coal
-        > inventory
-        Inventory: [oak log] (2) [coal] (1)~
-        > inventory please
-        Inventory: [oak log] (2) [coal] (1)~
-        > craft 4 oak planks using 1 oak log
-        Crafted 4 minecraft:oak_planks
-        > inventory
-        Inventory: [oak log] (1) [coal] (1) [oak planks] (4)~
-        > craft 99 oak planks using 1 oak log
-        Crafted 4 minecraft:oak_planks
-        > craft oak_torch using 1 coal
-        {MISSING}(tag=None, item_id='minecraft:oak_torch'), count=1)
-        > get 1 stick
-        Could not find stick
-        > get 1 planks
-        Could not find planks
-        > get 1 red oak log
-        Could not find red oak log
-        > get 1 minecraft:oak_log
-        Could not find minecraft:oak_log
-        > craft stick using oak log
-        Wrong item format: oak log
-        > craft stick using 2 oak planks,
-        Wrong item format:~
-        > craft 4 stick using 9 oak planks
-        Could not find enough items to craft minecraft:stick
-        > craft 4 stick using 2 planks
-        Could not find enough items to craft minecraft:stick
-        > craft 4 stick using 9 wombat
-        Could not find enough items to craft minecraft:stick
-        > craft 4 planks using 1 oak log
-        Could not find enough items to craft None
-        > craft 4 stick using 3 oak planks
-        {MISSING}(tag=None, item_id='minecraft:stick'), count=4)
-        > craft 4 stick using 2 oak planks, 2 coal
-        Could not find enough items to craft minecraft:stick
-        > get 007 coal
-        Got 7 coal
-        > get 0 oak log
-        Got 0 oak log
-        > inventory
-        Inventory: [coal] (8) [oak planks] (8) [oak log] (0)~
-        > craft 4 stick using 1000000 coal
-        Wrong item format: 1000000 coal
-        > craft 1000000 stick using 1 coal
-        {MISSING}(tag=None, item_id='minecraft:1000000_stick'), count=1)
-        > craft 4 stick using 2 oak planks, 1 coal
-        {MISSING}(tag=None, item_id='minecraft:stick'), count=4)
-        > craft 3 planks using 1 coal
-        {MISSING}(tag='minecraft:planks', item_id=None), count=3)
-        > craft it's using 1 coal
-        {MISSING}(tag=None, item_id="minecraft:it's"), count=1)
-        > craft 4 stick using 2 oak planks
-        Crafted 4 minecraft:stick
-        > get 1 oak_log
-        Got 1 oak_log
-        > craft oak_planks using 1 oak_log
-        Crafted 4 minecraft:oak_planks
-        > inventory
-        Inventory: [coal] (8) [oak planks] (10) [stick] (4)~
-        > foo
-        Could not execute foo
-        > Get 2 oak log
-        Could not execute Get 2 oak log
-        > get two oak log
-        Could not execute get two oak log
-        > get 1000000 oak log
-        Could not execute get 1000000 oak log
-        > craft oak planks
-        Could not execute craft oak planks
-        """,
-    )
+    replay(at("oak gate", max_turns=99), CASES["every message"])
 
 
 def test_brackets_equal_the_plain_form():
@@ -240,8 +160,7 @@ def test_expert_continues_from_any_state():
         for _ in range(3):
             env.step(f"get {rng.randint(1, 3)} {rng.choice(needed)}")
             env.step(env.oracle())
-        while env.running:
-            step = env.step(env.oracle())
+        step = expert(env)[-1]
         assert step.info["success"], goal
 
 
@@ -325,21 +244,7 @@ def test_difficulty_is_the_depth_and_repeats_add_weight():
 
 def test_shaped_reward_pays_progress_once():
     env = at("oak fence")
-    paid = [
-        ("inventory", 0.0),
-        ("get 2 coal", 0.0),
-        ("get 0 oak log", 0.0),
-        ("get 1 oak log", 0.15),
-        ("get 9 oak log", 0.0),
-        ("craft oak planks using 1 oak log", 0.15),
-        ("craft oak planks using 1 oak log", 0.0),
-        ("craft oak beam using 2 oak log", 0.0),
-        ("craft stick using 3 oak planks", 0.0),
-        ("craft stick using 2 oak planks", 0.15),
-        ("craft stick using 2 oak planks", 0.0),
-        ("craft oak planks using 1 oak log", 0.0),
-        ("craft oak fence using 4 oak planks, 2 stick", 1.0),
-    ]
+    paid = CASES["paid"]
     for action, shaped in paid:
         step = env.step(action)
         assert step.info["shaped"] == shaped, action
@@ -371,16 +276,3 @@ def test_random_play_keeps_the_inventory_consistent():
             assert step.info["valid"] or env.inventory == before
             assert all((count > 0 and item in BOOK) or item in BASE for item, count in env.inventory.items())
             assert min(env.inventory.values(), default=0) >= 0  # 0 after get 0
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"distractors": -1}, "distractors must be a whole number of at least 0, not -1"),
-        ({"distractors": "3"}, "distractors must be a whole number of at least 0, not '3'"),
-    ],
-)
-def test_bad_options_name_the_field(options, line):
-    with pytest.raises(ValueError) as error:
-        envs.make("textcraft", **options)
-    assert str(error.value) == line

@@ -8,6 +8,8 @@ from random import Random
 
 import golden
 import pytest
+from cases import cases
+from experts import expert
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +17,8 @@ from envs import webshop
 from envs.common import SPLITS, split_of
 from envs.webshop import BASE_COLOURS, LEVELS, MAX_QUERY, SHORT, Config, Env, score, text_ratio, type_score
 from envs.webshop.goods import HITS, MAKES, Catalogue, Goal, Product, canonical, catalogue, make_goal, terms
+
+CASES = cases("webshop")
 
 SHOE = Product(
     asin="B000000000",
@@ -236,56 +240,14 @@ def test_price_limit_is_the_higher_of_two_draws():
         assert limits[first + 30] == pytest.approx(300, abs=60)  # 3 of the 6 pairs
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "ratio"),
-    [  # as thefuzz 0.22 gives them
-        ("", "a", 0),
-        ("--", "a", 0),
-        ("Long-Lasting", "lasting long", 100),
-        ("large", "('size', 'x-large')", 100),
-        ("blue", "('color', 'light blue')", 100),
-        ("7", "('size', '6.5')", 0),
-        ("small", "('size', 'x-large')", 12),
-        ("machine washable", "machine wash", 86),
-        ("quick drying", "quick dry", 86),
-        ("long lasting", "long sleeve", 53),
-        ("oil free", "fragrance free", 67),
-        ("café a_b", "caf a b", 100),
-        ("turquois", "turquoise", 94),
-    ],
-)
+@pytest.mark.parametrize(("left", "right", "ratio"), CASES["text ratios"])
 def test_text_ratio(left, right, ratio):
     assert text_ratio(left, right) == text_ratio(right, left) == ratio
 
 
-@pytest.mark.parametrize(
-    ("change", "goal", "chosen", "expected"),
-    [
-        ({}, {}, {"color": "red", "size": "7"}, 1.0),
-        ({}, {}, {"size": "7", "color": "red"}, 1.0),
-        ({}, {}, {"color": "red"}, 4 / 5),
-        ({}, {}, {}, 3 / 5),
-        ({}, {}, {"color": "navy | white", "size": "8"}, 3 / 5),
-        ({"price": 50.0}, {}, {"color": "red", "size": "7"}, 1.0),
-        ({"price": 50.01}, {}, {"color": "red", "size": "7"}, 4 / 5),
-        ({}, {"options": {"size": "x-large"}}, {"size": "large"}, 1.0),  # large is in x-large
-        ({}, {"options": {"size": "large"}}, {"size": "x-large"}, 3 / 4),
-        ({}, {"options": {"color": "red"}}, {"color": "dark red"}, 3 / 4),  # cut to dark, the first by the alphabet
-        ({}, {"options": {"color": "navy | white"}}, {"color": "navy"}, 1.0),
-        ({}, {"options": {"color": "light blue"}}, {"color": "dark blue"}, 1.0),  # both are cut to blue
-        ({}, {"options": {"fit": "standard"}}, {"fit": "standard"}, 3 / 4),  # cut to tan
-        ({"before": (), "having": ()}, {}, {}, 1 / 5),
-        ({"before": ("arch supports",), "having": ()}, {}, {}, 2 / 5),
-        ({"before": ("machine wash",)}, {"attributes": ["machine washable"], "options": {}}, {}, 1.0),  # alike by 86
-        ({"before": ("dry lightweight",)}, {"attributes": ["quick lightweight"], "options": {}}, {}, 1 / 2),  # by 85
-        ({"before": (), "having": (), "bullets": ("with", "ARCH support")}, {}, {}, 2 / 5),
-        ({"before": (), "having": (), "description": "A Rubber Sole."}, {}, {}, 2 / 5),
-        ({"before": (), "having": (), "name": "Running Rubber Sole Shoe"}, {}, {}, 2 / 5),
-        ({"name": "Ball"}, {}, {"color": "red", "size": "7"}, 0.0),
-        ({"category": ("a", "b", "c"), "query": "x", "name": "Running Pan"}, {}, {}, 3 / 5),  # a third of the nouns
-    ],
-)
+@pytest.mark.parametrize(("change", "goal", "chosen", "expected"), CASES["scores"])
 def test_score(shop, change, goal, chosen, expected):
+    change = {name: tuple(value) if isinstance(value, list) else value for name, value in change.items()}
     product, wanted = Product(**(vars(SHOE) | change)), Goal(**(vars(GOAL) | goal))
     assert score(product, wanted, chosen) == pytest.approx(expected, abs=1e-15)
 
@@ -454,8 +416,7 @@ def test_the_expert_finds_every_product_within_the_limit(per_page, monkeypatch):
     for i, product in enumerate(list(catalogue().products.values())[:: 1 if per_page == 10 else 4]):
         env.goal, env.turns, env.running, env.paid = make_goal(product, 1 + i % 3, Random(i)), 0, True, set()
         env._start()
-        while env.running:
-            step = env.step(env.oracle())
+        step = expert(env)[-1]
         assert step.info["success"], env.goal.instruction
         pages[env.turns - 2 - len(env.goal.options)] += 1
     assert set(pages) <= {1, 2} if per_page == 10 else pages[2] > 10 and max(pages) > 2, pages
@@ -508,28 +469,7 @@ def test_difficulty_weighs():
 
 
 def test_shaped_reward_pays_each_step_once(shop):
-    paid = [
-        ("search[wombat]", 0.0),
-        ("search[boot]", 0.0),  # not what is wanted
-        ("click[b000000001]", 0.0),
-        ("search[shoe]", 0.1),
-        ("search[running shoe]", 0.0),
-        ("click[next >]", 0.0),
-        ("click[< prev]", 0.0),
-        ("click[back to search]", 0.0),
-        ("search[shoe]", 0.0),
-        ("click[b000000000]", 0.3),
-        ("click[red]", 0.0),
-        ("click[features]", 0.0),
-        ("click[< prev]", 0.0),
-        ("click[< prev]", 0.0),
-        ("click[b000000000]", 0.0),
-        ("nonsense", 0.0),
-        ("click[red]", 0.0),
-        ("click[7]", 0.0),
-        ("click[7]", 0.0),
-        ("click[buy now]", 1.0),
-    ]
+    paid = CASES["paid"]
     for action, shaped in paid:
         step = shop.step(action)
         assert step.info["shaped"] == shaped, action

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from cases import cases
 
 from envs.alfworld import Config, Env
 from envs.alfworld.rooms import CONTAINS, LAMPS, OPENABLE, SLICEABLE, TEMPLATES, TOOLS, VESSELS, Goal, Room, kind_of
@@ -113,11 +114,7 @@ def engine(env: Env, wording: str):
     if env.config.dialect == "0.3":
         domain, grammar = domain.partition("(:action help")[0] + ")", older(grammar)
     game.load(
-        {
-            "pddl_domain": domain,
-            "grammar": grammar.replace("UNKNOWN GOAL", wording),
-            "pddl_problem": problem(env),
-        }
+        {"pddl_domain": domain, "grammar": grammar.replace("UNKNOWN GOAL", wording), "pddl_problem": problem(env)}
     )
     return game
 
@@ -168,34 +165,7 @@ def test_replies_and_possible_actions_are_the_engines(dialect, seed):
     assert over or chance
 
 
-CROWDED = Room(
-    spots={
-        "cabinet 3": 0,
-        "cabinet 2": 0,
-        "cabinet 1": 0,
-        "countertop 1": 1,
-        "desk 1": 2,
-        "drawer 1": 2,
-        "fridge 1": 3,
-        "microwave 1": 3,
-        "sinkbasin 1": 3,
-        "stoveburner 2": 4,
-        "stoveburner 1": 4,
-    },
-    inside={
-        "cabinet 3": ["mug 2"],
-        "cabinet 2": ["mug 1"],
-        "cabinet 1": [],
-        "desk 1": ["cd 1", "desklamp 1", "pen 1"],
-        "countertop 1": ["bowl 1", "bread 1", "butterknife 1", "knife 1", "tomato 1"],
-        "drawer 1": ["pencil 1"],
-        "fridge 1": ["apple 2", "apple 1", "egg 1"],
-        "microwave 1": [],
-        "sinkbasin 1": ["butterknife 2", "cup 1", "knife 2", "lettuce 1"],
-        "stoveburner 2": ["pan 1"],
-        "stoveburner 1": ["kettle 1"],
-    },
-)
+CROWDED = Room(**cases("alfworld_parity")["a crowded room"])
 
 
 @pytest.mark.parametrize(
@@ -215,20 +185,7 @@ def test_a_crowded_room_where_every_verb_is_at_hand(seed, steps):
         if compare(env, game, action):
             env.begin(env.goal, CROWDED)
             game.reset()
-    assert set(done) == {
-        "clean",
-        "close",
-        "cool",
-        "examine",
-        "go",
-        "heat",
-        "look",
-        "move",
-        "open",
-        "slice",
-        "take",
-        "use",
-    }
+    assert " ".join(sorted(done)) == "clean close cool examine go heat look move open slice take use"
     compare(env, game, "help")
 
 

@@ -9,6 +9,7 @@ import shutil
 from random import Random
 
 import pytest
+from cases import cases
 
 from envs.sciworld import Config, Env
 from envs.sciworld.genetics import PEA, UNKNOWN
@@ -17,6 +18,8 @@ from envs.sciworld.tasks import FAMILIES
 from envs.sciworld.things import Thing
 
 pytestmark = pytest.mark.all_only
+
+CASES = cases("sciworld_parity")
 
 scienceworld = pytest.importorskip("scienceworld", reason="pip install scienceworld==1.2.3")
 if shutil.which("java") is None:
@@ -131,7 +134,7 @@ EXPERT = {  # families and variations that ours can represent; the solutions mus
     "measure-melting-point-unknown-substance": (0,),
 }
 QUICK = {  # those whose task ours has among its first seeds; the others take up to 15 seconds to find
-    *(("boil", 0), ("chemistry-mix", 24), ("chemistry-mix-paint-secondary-color", 0), ("power-component", 0)),
+    *(("boil", 0), ("chemistry-mix", 24), ("chemistry-mix-paint-secondary-color", 0), ("power-component", 0))
 }
 UNTIL_TIME_TELLS = {"wait", "wait1"}  # how fast things warm up or a circuit takes hold differs: from there, words alone
 
@@ -162,46 +165,6 @@ def test_words_and_goals_of_every_family(original, family):
     assert [len(env.progress.steps), len(env.progress.extras)] == listed
 
 
-COMMANDS = """
-inventory; task; foo; open door to kitchen; look at door to kitchen; go to kitchen; close door to hallway;
-close door to hallway; go to hallway; open kitchen; open hallway door; go through door to hallway; go kitchen;
-move to kitchen; look at table; look in table; look in cupboard; open cupboard; open cupboard; look in cupboard;
-close counter; open counter; close oven; activate oven; activate stove; activate stove; deactivate stove;
-deactivate stove; activate counter; deactivate counter; turn off sink; turn on sink; look at sink; pick up sink;
-pick up water; pick up bowl; inventory; take apple; eat apple; eat orange; look in bowl; drop bowl; eat bowl;
-put bowl in fridge; put bowl in table; put table in table; look in air; pick up air; move air to bowl; examine air;
-pour soap into table; pick up soap; mix soap; mix table; use soap on table; use lighter on metal pot; activate lighter;
-use thermometer on table; pick up thermometer; use thermometer on agent; look at inventory; look in inventory;
-read thermometer; flush sink; wait; wait1; wait 1; connect table to stove; disconnect table; connect agent to hallway;
-dunk bowl into sink; look at metal pot; use stopwatch on table; activate stopwatch; deactivate stopwatch;
-open glass jar; close glass jar; look at glass jar; go to table; go to agent; reset task; help; teleport to kitchen;
-open freezer; look in freezer; look in drawer; 9; open drawer; x; pick up cup; look in cup; use metal pot;
-use metal pot on; pick up object; go to; open; put soap; eat lighter; move metal pot to stove; look at stove;
-move metal pot to sink; look at metal pot; pick up water; pour water into bowl; pour metal pot into table;
-look around; teleport to bathroom; look around; flush toilet; look at toilet; look in toilet; open toilet;
-teleport to outside; look in ground; look at fountain; look in fountain; put axe in fountain; look at outside;
-pick up wood; teleport to workshop; look around; connect battery to switch; look at battery;
-connect battery anode to battery anode; connect battery anode to switch cathode; look at switch;
-connect battery anode to switch anode; look at battery anode; disconnect battery anode; disconnect battery;
-activate switch; look at switch; look in battery; pick up battery anode; mix battery; pick up battery; inventory
-"""
-THINGS = {
-    "kitchen": "chair, counter, bowl, apple, cupboard, metal pot, freezer, glass jar, lighter, oven, sink, soap, "
-    "stopwatch, stove, table, thermometer, air, drawer in counter",
-    "living room": "couch, pillow",
-    "bedroom": "bed, mattress, closet",
-    "workshop": "battery, switch, ultra low temperature freezer",
-    "greenhouse": "jug, sink",
-    "art studio": "large cupboard, red paint, cup containing red paint",
-    "bathroom": "bathtub, water in toilet, glass cup",
-    "outside": "fire pit, fountain, wood",
-    "foundry": "blast furnace, table",
-}
-MATRIX = """look at X; look in X; open X; activate X; look at X; deactivate X; read X; flush X; connect X to X; mix X;
-dunk X in X; use X on thermometer; use thermometer in inventory on X; pour X into X; move X to agent; go to X;
-disconnect X; eat X; pick up X; close X"""
-
-
 def same_words(original, env: Env, actions: list[str]) -> None:
     for action in actions:
         assert neutral(env.step(action).observation) == neutral(original.server.step(action)), action
@@ -213,15 +176,19 @@ WAYS = "openDoors,teleportAction", "openDoors,openContainers,teleportAction"
 @pytest.mark.parametrize("simplifications", quick(WAYS, WAYS[:1]))
 def test_replies_of_the_actions_equal_the_engines(original, simplifications):
     env = episode(original, "boil", 0, simplifications)
-    same_words(original, env, [" ".join(action.split()) for action in COMMANDS.split(";")])
+    same_words(original, env, [" ".join(action.split()) for action in CASES["commands"].split(";")])
 
 
-@pytest.mark.parametrize("room", quick(THINGS, ("workshop", "bathroom")))
+@pytest.mark.parametrize("room", quick(CASES["things"], ("workshop", "bathroom")))
 def test_words_of_every_action_on_a_thing(original, room):
     env = episode(original, "boil", 0, "openDoors,openContainers,teleportAction")
     same_words(original, env, ["teleport to kitchen", "pick up thermometer", f"teleport to {room}", "look around"])
-    for thing in THINGS[room].split(", "):
-        same_words(original, env, [" ".join(action.split()).replace("X", thing) for action in MATRIX.split(";")])
+    for thing in CASES["things"][room].split(", "):
+        same_words(
+            original,
+            env,
+            [" ".join(action.split()).replace("X", thing) for action in CASES["actions on a thing"].split(";")],
+        )
 
 
 def test_digging_equals_the_engines(original):
