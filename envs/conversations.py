@@ -36,7 +36,7 @@ def conversation(row: object, prompt: str, answer: str = "") -> tuple[list[dict]
     """
     if not isinstance(row, dict):
         raise Refusal("not a JSON object")
-    row = {name: value for name, value in row.items() if not _is_empty(value) or name in (prompt, answer)}
+    row = {name: value for name, value in row.items() if not _is_empty(value) or name in (prompt, answer, *LISTS)}
     read = {"system", "system_prompt", "tools", *FLAGS, *UNLEARNED}
     if row.get(prompt) is not None and (not answer or row.get(answer) is not None):
         messages, used = _of_columns(row, prompt, answer)
@@ -45,9 +45,13 @@ def conversation(row: object, prompt: str, answer: str = "") -> tuple[list[dict]
     read |= used
     if refused := sorted((MEANINGFUL - read) & row.keys()):
         raise Refusal(f"the column {refused[0]!r} is not supported, and without it the row would say something else")
+    if not messages:
+        raise Refusal("a conversation is a list of messages, and there are none")
     _mark(messages, row)
     messages = _with_system(messages, row)
     if tools := _tools(row.get("tools")):
+        if messages[0]["role"] == "assistant":
+            raise Refusal("it declares tools, and begins with a message of the assistant")
         messages[0] = {**messages[0], "tools": tools}
     return messages, row.keys() - read
 
@@ -68,10 +72,10 @@ def _of_columns(row: dict, prompt: str, answer: str) -> tuple[list[dict], set[st
     elif isinstance(asked, str):
         messages += [{"role": "user", "content": asked}]
     else:
-        raise Refusal(f"its {prompt} must be a text or messages, not {_short(asked)}")
+        raise Refusal(f"there must be a text or messages under {prompt!r}, not {_short(asked)}")
     if answer:
         if not isinstance(row[answer], str):
-            raise Refusal(f"its {answer} must be a text, not {_short(row[answer])}")
+            raise Refusal(f"there must be a text under {answer!r}, not {_short(row[answer])}")
         messages += [{"role": "assistant", "content": row[answer], "loss": True}]
         messages[:-1] = [one | {"loss": False} if one["role"] == "assistant" else one for one in messages[:-1]]
     return messages, used
@@ -93,7 +97,7 @@ def _history(pairs: object) -> list[dict]:
 
 def _of_list(row: dict, prompt: str, answer: str) -> tuple[list[dict], set[str]]:
     """Return the messages of a conversation's list, and the columns read."""
-    names = [name for name in LISTS if name in row]
+    names = [name for name in LISTS if row.get(name) is not None]
     if not names:
         wanted = f"a text under {prompt!r}" + (f" and {answer!r}" if answer else "")
         there = ", ".join(repr(name)[1:-1][:80] for name in list(row)[:20])
@@ -101,7 +105,7 @@ def _of_list(row: dict, prompt: str, answer: str) -> tuple[list[dict], set[str]]
     if len(names) == 2 and row[names[0]] != row[names[1]]:
         raise Refusal("it has messages and conversations, which differ: leave one of them out")
     listed = row[names[0]]
-    if not isinstance(listed, list) or not listed:
+    if not isinstance(listed, list):
         raise Refusal(f"a conversation is a list of messages, not {_short(listed)}")
     return [message(one) for one in listed], set(names)
 
@@ -176,10 +180,10 @@ def message(given: object) -> dict:
 
 def _text(content: object) -> object:
     """Return the text of OpenAI's list of parts; any other content as it is."""
-    if not isinstance(content, list):
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
         return content
     for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+        if part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise Refusal(f"only parts of type text are supported in a content, not {_short(part)}")
     return "".join(part["text"] for part in content)
 

@@ -111,7 +111,9 @@ def add_to(env: envs.Environment, value: str) -> None:
 def with_prompt(messages: list[dict], text: str) -> list[dict]:
     """Return the messages of a conversation with the system prompt before them."""
     if messages[0]["role"] != "system":
-        return [{"role": "system", "content": text}, *messages]
+        first = dict(messages[0])
+        tools = {"tools": first.pop("tools")} if "tools" in first else {}  # they stand in the first message
+        return [{"role": "system", "content": text, **tools}, first, *messages[1:]]
     return [{**messages[0], "content": f"{text}\n\n{messages[0]['content']}"}, *messages[1:]]
 
 
