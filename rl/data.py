@@ -42,7 +42,7 @@ from rl.ranks import playing
 from rl.records import Episode, Turn
 from rl.rollout import CUT, add_step, check_failures
 from rl.run.files import bounded_lines
-from rl.tasks import Task, make_env, make_tasks, text_of, with_prompt
+from rl.tasks import Task, make_env, make_tasks, task_digest, text_of, with_prompt
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
 MOST_ARRAY, MOST_PARTS = 2**27, 5_000_000  # bytes, lists and objects of a file that is one JSON array
@@ -231,6 +231,7 @@ def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Config) -> Ge
     """Let the expert play the episode. Yields the environment's requests to the base model and is sent the results."""
     env = make_env(cfg, task.env)
     episode.append(tokenizer.prompt(env.reset(task.seed, task.split)))
+    episode.task = task_digest(env)
     running = True
     while running:
         action, room = expert(env), max(cfg.max_len - len(episode.ids_T), 0)

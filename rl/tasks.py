@@ -3,6 +3,7 @@
 A system prompt (system_prompt=) stands before the messages of every environment.
 """
 
+import hashlib
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,3 +129,10 @@ def text_of(value: str) -> str:
 def file_of(value: str) -> dict[str, Path]:
     """Return {word: file} if system_prompt= names a file, else {}."""
     return {f"system_prompt={value}": Path(value)} if value.endswith(prompt_file.ENDINGS) else {}
+
+
+def task_digest(env: envs.Environment) -> str:
+    """Return a short digest of the task that an environment plays, equal for seeds that draw the same task; "" for an
+    environment that does not name its tasks."""
+    name = getattr(env, "task", "")
+    return hashlib.sha256(str(name).encode()).hexdigest()[:16] if name else ""

@@ -26,7 +26,7 @@ from rl.config.refusals import Refusal
 from rl.records import Episode, Turn
 from rl.remote.client import Refused, Server
 from rl.rollout import CUT, MAX_THREADS
-from rl.tasks import Task, make_env
+from rl.tasks import Task, make_env, task_digest
 
 
 def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: list[Task]) -> list[Episode]:
@@ -56,6 +56,7 @@ def play(server: Server, name: str, cfg: Config, temperature: float, task: Task)
         env = make_env(cfg, task.env)
         env.left = server.left
         messages = list(env.reset(task.seed, task.split))
+        episode.task = task_digest(env)
         while not (episode.terminated or episode.truncated):
             start = len(episode.action_mask_T)
             try:
