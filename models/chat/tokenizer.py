@@ -13,7 +13,7 @@ what they make of a text; parts that encoding does not use (padding, truncation)
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
@@ -26,6 +26,7 @@ from models.weights import inside, resolve
 
 MOST_BYTES, MOST_PARTS = 2**25, 2_000_000  # of the file; lists and objects in it, which take up to 250 bytes each
 MOST_ADDED = 20_000  # added tokens
+HALF = "\ufffd"  # what decoding a part of a character's bytes gives
 GROWTH, COMPONENTS = 64, 32  # most characters made of one; components of a stage
 EXPRESSION, REPEATS = 4000, 3  # most characters of an expression; repetitions without an end in an alternative of it
 COPIED = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja")
@@ -96,6 +97,16 @@ class Tokenizer:
         """Return text with control tokens, for people to read."""
         return self._full.decode([i for i in ids if i < self.vocab_size], skip_special_tokens=False)
 
+    def bytes_of(self, token: int) -> bytes:
+        """Return the bytes that a token writes, which may be a part of a character."""
+        text, piece = self.show([token]), self._full.id_to_token(token) or ""
+        if HALF not in text:
+            return text.encode()
+        if fallback := re.fullmatch("<0x([0-9A-F]{2})>", piece):
+            return bytes([int(fallback[1], 16)])
+        written = byte_level_alphabet()
+        return bytes(written[c] for c in piece) if written.keys() >= set(piece) else text.encode()
+
     def prompt(self, messages: list[dict], header: bool = True) -> list[int]:
         """Return the ids of a conversation, with `header` followed by the header of the assistant's next reply."""
         check(messages)
@@ -153,6 +164,15 @@ class Tokenizer:
         token = token.get("content") if isinstance(token, dict) else token
         ids = (added.get(token), self._full.token_to_id(token)) if isinstance(token, str) else ()
         return eos_ids | {i for i in ids if i is not None}
+
+
+@cache
+def byte_level_alphabet() -> dict[str, int]:
+    """Return the byte of each character of a ByteLevel vocabulary: printable bytes stand for themselves, the others
+    for the characters from U+0100 on, in order (GPT-2's encoder.py, bytes_to_unicode)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
 
 
 def load_tokenizer(name: str, thinking: bool = True) -> Tokenizer:
