@@ -40,7 +40,7 @@ from rl.judge import results as judge
 from rl.judge.adapter_settings import with_base, with_every_task
 from rl.ranks import launch
 from rl.remote import evaluation
-from rl.run import exits, history, signals
+from rl.run import bases, exits, history, signals
 from rl.run.files import write_text
 from rl.run.phases import phase
 
@@ -144,6 +144,7 @@ def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callab
             ranks.chosen(choose_threads, model, cfg.threads, False, cfg.products)
         if name != "base":
             with phase("load"):
+                bases.check(Path(name), tokenizer.folder, model.config.quant)
                 lora.load_adapter(model, Path(name))
         yield name, partial(judge.play, model, tokenizer)
         del model

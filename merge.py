@@ -47,7 +47,7 @@ from rl.merging.model_card import CARD, merge_section, model_card, vllm_section
 from rl.merging.write_adapter import logprobs, open_adapted
 from rl.merging.write_adapter import write as write_adapter
 from rl.peaks import PROMPTS
-from rl.run import exits, history, signals
+from rl.run import bases, exits, history, signals
 from rl.run.checkpoint import copy_tokenizer
 from rl.run.files import new_folder
 
@@ -123,6 +123,8 @@ def write(keys: Keys) -> None:
     print(f"reading {base}", flush=True)
     quant = trained_over(keys.adapter) if keys.quant == "run" else keys.quant
     model, tokenizer = open_adapted(base, keys.adapter, keys.device, quant), load_tokenizer(base)
+    if keys.adapter:
+        bases.check(Path(keys.adapter), source, model.meta.config.quant)
     quant, name = model.meta.config.quant, keys.dtype or model.meta.config.dtype
     if name not in DTYPES:
         raise Refusal(f"{source / 'config.json'}: dtype {name!r} is not one of {', '.join(DTYPES)}; give dtype=")
@@ -168,7 +170,14 @@ def write(keys: Keys) -> None:
         certified = certificate(probes, adapted_NV, written_NV)
         if (short := shortfall(certified, keys.max_kl, keys.min_agreement)) and not keys.force:
             raise Refusal(f"as {name}, {short}; {ways(name)}")
-        report = {"base": base, "quant": quant, "adapter": keys.adapter, "dtype": name, "forced": keys.force}
+        report = {
+            "base": base,
+            "base_weights": bases.weights_digest(source),
+            "quant": quant,
+            "adapter": keys.adapter,
+            "dtype": name,
+            "forced": keys.force,
+        }
         report |= {"largest_difference": (written_NV - adapted_NV).abs().max().item(), "layers": rows}
         report |= {"all": total(casts.values()).shares() if rows else None, "tensors_compared": len(digests)}
         report["certificate"] = certified

@@ -32,11 +32,11 @@ from functools import lru_cache, partial
 from envs import common, rows, scorer
 from envs.answers import final_number, plain_text
 from envs.base import Step
+from envs.conversations import LISTS, conversation
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
 from envs.refusal import Refusal
 
 RULES = {"text": plain_text, "number": final_number}  # of match=: what must be equal of a reply and of the answer
-ROLES = ("system", "user", "assistant", "tool")
 NEEDED = 'env=qa asks the questions of your own file: qa.data=rows.jsonl, rows as {"question": "2+2?", "answer": "4"}'
 
 
@@ -124,20 +124,12 @@ def task_of_row(config: Config, row: dict) -> str:
 
 def messages_of(row: dict, column: str) -> list[dict]:
     """Return a row's question as messages. Raise ValueError if it has none."""
-    found = row.get("messages") if row.get(column) is None else row[column]
-    if found is None:
+    if row.get(column) is None and not any(row.get(name) for name in LISTS):
         raise missing(row, "prompt_column", column)
-    messages = [{"role": "user", "content": found}] if isinstance(found, str) else found
-    if not isinstance(messages, list) or not all(map(is_message, messages)):
-        raise Refusal(f"its question must be a text, or messages of a role and a text, not {str(found)[:80]!r}")
-    if not messages or messages[-1]["role"] != "user" or not messages[-1]["content"].strip():
+    messages, _ = conversation(row, column)
+    if messages[-1]["role"] != "user" or not messages[-1]["content"].strip():
         raise Refusal(f"its question must end with words of the user, not {str(messages[-1:])[-80:]!r}")
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
-
-
-def is_message(value: object) -> bool:
-    """Return whether a value is a message of a role and a text."""
-    return isinstance(value, dict) and value.get("role") in ROLES and isinstance(value.get("content"), str)
+    return [{key: value for key, value in message.items() if key != "loss"} for message in messages]
 
 
 def answer_of(row: dict, column: str) -> str:

@@ -147,12 +147,14 @@ def sizes_by_pattern(
 ) -> dict[str, tuple[int, float]]:
     """Return (r, alpha) of each layer: the exceptions in `ranks` and `alphas` (see `by_pattern`), else r and alpha.
 
-    Raise ValueError for a rank < 1 and for a key that is not a regular expression.
+    Raise ValueError for a rank < 1, and for a key that is not a regular expression or matches no layer.
     """
     for rank in ranks.values():
         if rank < 1:
             raise Refusal(f"lora r must be at least 1, not {rank}")
     paths = list(paths)
+    check_used(paths, ranks)
+    check_used(paths, alphas)
     special_r, special_alpha = by_pattern(paths, ranks), by_pattern(paths, alphas)
     return {path: (special_r.get(path, r), special_alpha.get(path, alpha)) for path in paths}
 
@@ -193,3 +195,10 @@ def by_pattern(paths: Iterable[str], pattern: dict) -> dict:
                 value_of_layer[path] = value
                 break
     return value_of_layer
+
+
+def check_used(paths: list[str], pattern: dict) -> None:
+    """Raise ValueError for a key of rank_pattern or alpha_pattern that matches no layer: a misspelt one, say."""
+    for key in pattern:
+        if not by_pattern(paths, {key: True}):
+            raise Refusal(f"the rank_pattern or alpha_pattern {key!r} matches no layer that gets an adapter")

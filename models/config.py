@@ -5,6 +5,7 @@ how it was published.
 """
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from models.json_file import number, read_object
@@ -20,6 +21,74 @@ KEY_HEADS = {"qwen2": 32, "qwen3": 32, "mistral": 8}  # default of num_key_value
 POSITIONS = {"qwen2": 32768, "qwen3": 32768, "llama": 2048, "mistral": 131072}
 WINDOW_KEYS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
 WINDOW = 4096  # default of sliding_window
+READ = (
+    {"architectures", "auto_map"}
+    | {
+        *SIZES,
+        *OPTIONAL_SIZES,
+        *FLAGS,
+        *WINDOW_KEYS,
+        "model_type",
+        "rms_norm_eps",
+        "hidden_act",
+        "dtype",
+        "torch_dtype",
+    }
+    | {
+        *("quantization_config", "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"),
+    }
+)
+ONLY = {  # keys that change the computation, and the only value with which they do not
+    "is_causal": True,
+    "use_bidirectional_attention": False,
+    "is_encoder_decoder": False,
+    "add_cross_attention": False,
+    "tie_encoder_decoder": False,
+    "rope_interleaved": False,
+    "use_mrope": False,
+    "pruned_heads": {},
+}
+HARMLESS = {  # keys that change nothing of a forward pass: training, generation, tokens, and who wrote the file
+    *("pretraining_tp", "is_decoder", "is_llama_config", "model_name", "name", "version"),
+    *(
+        "attention_dropout",
+        "attn_pdrop",
+        "embd_pdrop",
+        "resid_pdrop",
+        "hidden_dropout",
+        "initializer_range",
+        "use_cache",
+    ),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "unk_token_id"),
+    *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params"),
+    *(
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+        "torchscript",
+        "use_bfloat16",
+        "gradient_checkpointing",
+    ),
+    *("chunk_size_feed_forward", "cross_attention_hidden_size", "tokenizer_class", "prefix", "transformers_version"),
+    *("model_max_length", "max_sequence_length", "original_max_position_embeddings", "quantization_version"),
+    *(
+        "temperature",
+        "top_k",
+        "top_p",
+        "typical_p",
+        "do_sample",
+        "num_beams",
+        "num_beam_groups",
+        "num_return_sequences",
+    ),
+    *("max_length", "min_length", "max_new_tokens", "length_penalty", "repetition_penalty", "diversity_penalty"),
+    *("encoder_no_repeat_ngram_size", "no_repeat_ngram_size", "bad_words_ids", "early_stopping", "suppress_tokens"),
+    *("begin_suppress_tokens", "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id"),
+    *("output_scores", "remove_invalid_values", "return_dict_in_generate", "tf_legacy_loss", "vocab_type"),
+    *("_name_or_path", "_commit_hash", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation"),
+    *("_flash_attn_2_enabled", "use_flash_attention", "use_flash_attn", "transformers.js_config", "unsloth_version"),
+    *("unsloth_fixed", "unsloth_tiled_mlp", "ignore_keys_at_rope_validation", "use_return_dict", "base_model_tp_plan"),
+}
 ACTIVATIONS = ("silu", "swish", "gelu", "gelu_pytorch_tanh", "relu")  # swish is silu
 
 
@@ -67,6 +136,7 @@ def parse_config(raw: dict) -> ModelConfig:
     nullable = ("num_key_value_heads", "head_dim", "sliding_window")
     raw = {key: v for key, v in raw.items() if v is not None or key in nullable}
     family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
+    check_keys(raw)
     check_values(raw)
     quant = stored_kind(raw["quantization_config"]) if raw.get("quantization_config") else "none"
     tied, attention_bias, mlp_bias = (raw.get(key, False) for key in FLAGS)
@@ -103,6 +173,24 @@ def parse_config(raw: dict) -> ModelConfig:
         dtype=str(raw.get("dtype", raw.get("torch_dtype", "float32"))),
         quant=quant,
     )
+
+
+def check_keys(raw: dict) -> None:
+    """Raise ValueError for the first key of a config.json that may change the computation and is not understood."""
+    for name in raw.get("architectures", []):
+        if not str(name).endswith("ForCausalLM"):
+            raise Refusal(f"architectures names {name!r}, which is no causal language model")
+    if code := [name for key, name in dict(raw.get("auto_map", {})).items() if key.startswith("AutoModel")]:
+        raise Refusal(f"auto_map names code of the checkpoint's own ({code[0]}), which is not executed here")
+    for key, value in raw.items():
+        if key in ONLY and value != ONLY[key]:
+            raise Refusal(f"{key} {value!r} is not supported; supported: {ONLY[key]!r}")
+        if key not in READ and key not in ONLY and key not in HARMLESS:
+            known = get_close_matches(key, [*READ, *ONLY, *HARMLESS], 1)
+            near = f" (did you mean {known[0]!r}?)" if known else ""
+            raise Refusal(
+                f"the key {key!r} is not known{near}: if it changes nothing that the model computes, remove it"
+            )
 
 
 def check_values(raw: dict) -> None:

@@ -144,10 +144,14 @@ def split_revision(name: str | Path) -> tuple[str, str | None]:
 def weight_files(index: Path, single: Path) -> list[Path]:
     """Return the shards that the file `index` lists, or the file `single` if there is no index.
 
-    Raise FileNotFoundError if neither exists, ValueError for a broken index or a link out of the folder.
+    Raise FileNotFoundError if neither exists, ValueError for a broken index, for a file `single` beside an index that
+    does not list it, and for a link out of the folder.
     """
     if index.is_file():
-        return [inside(path) for path in shard_files(index)]
+        shards = shard_files(index)
+        if single.is_file() and single not in shards:
+            raise Refusal(f"{single.parent}: has {single.name} and {index.name}, which lists other files: remove one")
+        return [inside(path) for path in shards]
     if not single.is_file():
         raise FileNotFoundError(f"{single.parent}: has neither {single.name} nor {index.name}")
     return [inside(single)]

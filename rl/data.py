@@ -1,23 +1,25 @@
 """Demonstrations for supervised fine-tuning, from a file or an environment's expert; and the loss on held-out ones.
 
-A file is JSON Lines, a conversation or a prompt/answer pair in each, or rows of Parquet:
+A file is JSON Lines, one JSON array, or Parquet. A row is a conversation or a prompt/answer pair
+(envs/conversations.py has the keys that are read; other keys are refused or named in a line at the start):
 
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
     {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "...", "loss": true}]}     AgentGym
     {"question": "...", "answer": "..."}                      with sft.prompt_column=question sft.answer_column=answer
 
-Only the assistant's messages are learned, except those marked `"loss": false`. The 10 % of distinct rows with the
-lowest hashes are held out, so the split depends neither on the seed nor on the order. Fewer than ten distinct rows hold
-nothing out.
+Only the assistant's messages are learned, except those marked `"loss": false`. The 10 % of distinct prompts with the
+lowest hashes are held out, with all their answers, so the split depends neither on the seed nor on the order. Fewer
+than ten distinct prompts hold nothing out.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Generator, Iterable
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 
 import torch
@@ -25,10 +27,11 @@ from tqdm import tqdm
 
 import envs
 from envs import parquet
+from envs.conversations import conversation
 from envs.demos import expert
 from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
-from models.json_file import parse_json
+from models.json_file import parse_json, read_bytes
 from rl import ranks
 from rl.base_model import Base, request_streams
 from rl.batch import forward, make_batch, micro_batches
@@ -39,10 +42,10 @@ from rl.ranks import playing
 from rl.records import Episode, Turn
 from rl.rollout import CUT, add_step, check_failures
 from rl.run.files import bounded_lines
-from rl.tasks import Task, make_env, make_tasks, text_of, with_prompt
+from rl.tasks import Task, make_env, make_tasks, task_digest, text_of, with_prompt
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
-ROLES = {"human": "user", "gpt": "assistant"} | {role: role for role in ("system", "user", "assistant", "tool")}
+MOST_ARRAY, MOST_PARTS = 2**27, 5_000_000  # bytes, lists and objects of a file that is one JSON array
 
 
 @dataclass
@@ -99,56 +102,55 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
 def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
     """Return conversations as [{"role", "content", "loss"}, ...]; loss: whether the message is learned.
 
-    Raise ValueError for a line that is no row, or larger than MOST_BYTES.
+    Print the columns that were not read. Raise ValueError for a row that is no conversation, or larger than MOST_BYTES.
     """
-    rows = []
-    if path.suffix == parquet.ENDING:
-        for number, row in enumerate(parquet.read(path), 1):
-            try:
-                rows.append(_messages(row, prompt, answer))
-            except ValueError as error:
-                raise Refusal(f"{path}, row {number}: {error}") from None
-        return rows
-    for number, line in bounded_lines(path, MOST_BYTES):
-        if line.isspace():
-            continue
+    conversations, unread = [], Counter()
+    for where, row in _rows(path):
         try:
-            text = line.decode("utf-8-sig")
-            if text.strip():
-                rows.append(_messages(parse_json(text.encode()), prompt, answer))
+            messages, not_read = conversation(row, prompt, answer)
+            messages = [{"loss": message["role"] == "assistant", **message} for message in messages]
+            if not any(message["loss"] for message in messages):
+                raise Refusal("no message of the assistant is to be learned")
+        except ValueError as error:
+            raise Refusal(f"{path}, {where}: {error}") from None
+        conversations.append(messages)
+        unread.update(not_read)
+    if unread:
+        columns = ", ".join(f"{name!r} ({count:,} rows)" for name, count in unread.most_common(12))
+        print(f"data: columns of {path} that are not read: {columns}")
+    return conversations
+
+
+def _rows(path: Path) -> Iterator[tuple[str, object]]:
+    """Yield where each row of a file stands, and its value. Raise ValueError for a file that is none of the forms."""
+    if path.suffix == parquet.ENDING:
+        yield from ((f"row {number}", row) for number, row in enumerate(parquet.read(path), 1))
+        return
+    if (whole := _whole(path)) is not None:
+        yield from ((f"row {number}", row) for number, row in enumerate(whole, 1))
+        return
+    for number, line in bounded_lines(path, MOST_BYTES):
+        try:
+            text = line.decode("utf-8-sig").strip()
+            if text:
+                yield f"line {number}", parse_json(text.encode())
         except UnicodeDecodeError as error:
             raise Refusal(f"{path}, line {number}: not UTF-8 ({error})") from None
         except ValueError as error:
-            raise Refusal(f"{path}, line {number}: {error}") from None
-    return rows
+            raise Refusal(f"{path}, line {number}: {error}; a file has one row in each line, or is one array") from None
 
 
-def _messages(row: dict, prompt: str, answer: str) -> list[dict]:
-    if not isinstance(row, dict):
-        raise Refusal("not a JSON object")
-    conversation = row.get("messages", row.get("conversations"))
-    if conversation is None:
-        for column in (prompt, answer):
-            if not isinstance(row.get(column), str):
-                raise Refusal(
-                    f"neither messages nor conversations nor a text under {column!r}; there is: "
-                    f"{', '.join(list(row)[:20])} "
-                    "(sft.prompt_column and sft.answer_column name the columns)"
-                )
-        conversation = [{"role": "user", "content": row[prompt]}, {"role": "assistant", "content": row[answer]}]
-    if not isinstance(conversation, list):
-        raise Refusal(f"a conversation is a list of messages, not {str(conversation)[:80]}")
-    messages = []
-    for message in conversation:
-        fields = message if isinstance(message, dict) else {}
-        role, content = fields.get("role", fields.get("from")), fields.get("content", fields.get("value"))
-        if not (isinstance(role, str) and role in ROLES and isinstance(content, str)):
-            raise Refusal(f"a message needs a role of {', '.join(ROLES)} and a text, not {str(message)[:80]}")
-        learned = ROLES[role] == "assistant" and message.get("loss") is not False
-        messages.append({"role": ROLES[role], "content": content, "loss": learned})
-    if not any(message["loss"] for message in messages):
-        raise Refusal("no message of the assistant is to be learned")
-    return messages
+def _whole(path: Path) -> list | None:
+    """Return the rows of a file that is one JSON array, or one object over several lines; None for JSON Lines."""
+    with open(path, "rb") as file:
+        first = next((line for line in file if line.strip(b"\xef\xbb\xbf \t\r\n")), b"")
+    if not first.lstrip(b"\xef\xbb\xbf \t").startswith(b"[") and first.strip(b"\xef\xbb\xbf \t\r\n") != b"{":
+        return None
+    try:
+        value = parse_json(read_bytes(path, MOST_ARRAY).removeprefix(b"\xef\xbb\xbf"), MOST_PARTS)
+    except ValueError as error:
+        raise Refusal(f"{path}: {error}") from None
+    return value if isinstance(value, list) else [value]
 
 
 def to_episode(
@@ -158,10 +160,10 @@ def to_episode(
     episode, read = Episode("data", number, number), []
     for message in messages:
         if not message["loss"]:
-            read.append({"role": message["role"], "content": message["content"]})
+            read.append({key: value for key, value in message.items() if key != "loss"})
             continue
         before = tokenizer.follow_up(episode.ids_T[-1], read) if episode.turns else tokenizer.prompt(read)
-        reply, read = tokenizer.reply(message["content"]), []
+        reply, read = tokenizer.reply(message["content"], message.get("tool_calls", ())), []
         episode.ids_T += before + reply
         episode.action_mask_T += [int(all_tokens)] * len(before) + [1] * len(reply)
         episode.turns.append(Turn(len(episode.ids_T) - len(reply), len(episode.ids_T), 0.0, "stop"))
@@ -179,8 +181,11 @@ def to_episode(
     return episode, cut
 
 
-def _digest(row: list[dict]) -> str:
-    return hashlib.sha256(json.dumps(row).encode()).hexdigest()
+def _digest(messages: list[dict]) -> str:
+    """Return the hash of the conversation up to the first message of the assistant, whatever its white space."""
+    asked = list(takewhile(lambda message: message["role"] != "assistant", messages)) or messages
+    words = [(message["role"], message["content"].split()) for message in asked]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
 def demonstrations(
@@ -226,6 +231,7 @@ def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Config) -> Ge
     """Let the expert play the episode. Yields the environment's requests to the base model and is sent the results."""
     env = make_env(cfg, task.env)
     episode.append(tokenizer.prompt(env.reset(task.seed, task.split)))
+    episode.task = task_digest(env)
     running = True
     while running:
         action, room = expert(env), max(cfg.max_len - len(episode.ids_T), 0)

@@ -10,7 +10,7 @@ from rl.records import Episode
 from rl.report.progress import progress_bar
 from rl.rollout import rollouts
 from rl.run.log import env_metrics
-from rl.stats import jeffreys
+from rl.stats import jeffreys, rate_interval
 from rl.tasks import make_tasks
 
 # Tasks and random numbers of evaluations: the same in every run and at every epoch, so that differences are paired.
@@ -39,11 +39,20 @@ def judged(played: list[Episode], temperature: float, split: str) -> dict:
 
 
 def summary(episodes: list[Episode]) -> dict:
-    """Return the success rate with its 80 % Jeffreys interval, scores, outcomes and lengths of episodes."""
+    """Return the success rate with its 80 % interval, scores, outcomes and lengths of episodes.
+
+    The interval is Jeffreys'; where episodes share a task, a bootstrap over distinct tasks (rl/stats.py), because
+    episodes of one task are not independent.
+    """
     successes, scores = sum(e.success for e in episodes), [e.score for e in episodes]
-    low, high = jeffreys(successes, len(episodes))
+    tasks = [task_name(e) for e in episodes]
+    if len(set(tasks)) == len(episodes):
+        low, high = jeffreys(successes, len(episodes))
+    else:
+        low, high = rate_interval([float(e.success) for e in episodes], tasks)
     return {
         "episodes": len(episodes),
+        "distinct_tasks": len(set(tasks)),
         "success": successes / len(episodes),
         "low": low,
         "high": high,
@@ -57,8 +66,15 @@ def summary(episodes: list[Episode]) -> dict:
     }
 
 
+def task_name(e: Episode) -> str:
+    """Return what episodes of one task have in common: the environment's own name of it, or the drawn task's number."""
+    return f"{e.env} {e.task or e.group}"
+
+
 def describe(result: dict) -> str:
     """Return the result as one line."""
     kind = "greedy " if result["temperature"] == 0 else "sampled"
-    interval = f"80 % interval {result['low']:.1%} to {result['high']:.1%}, n={result['episodes']}"
+    distinct = result.get("distinct_tasks", result["episodes"])  # results of earlier versions lack it
+    of_tasks = f" of {distinct} tasks" if distinct < result["episodes"] else ""
+    interval = f"80 % interval {result['low']:.1%} to {result['high']:.1%}, n={result['episodes']}{of_tasks}"
     return f"{kind} success {result['success']:.1%} ({interval})"

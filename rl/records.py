@@ -35,6 +35,7 @@ class Episode:
     metrics: dict[str, float] = field(default_factory=dict)  # the environment's own measurements, at the end
     infrastructure_failed: bool = False  # the environment failed, not the agent; left out of the update
     adapter_hash: str = ""  # of the weights that sampled it
+    task: str = ""  # digest of the environment's canonical task: seeds may draw one task several times
     # [n, D] each: the states before its sampled tokens, if sampling kept them; freed once the critic has read them
     hidden: list[torch.Tensor] = field(default_factory=list, metadata={"saved": False})
 

@@ -28,7 +28,7 @@ from rl.records import Episode
 from rl.remote.sampler import remote_engine
 from rl.report import progress as live
 from rl.run.health import sampler_hash
-from rl.tasks import Task, make_env
+from rl.tasks import Task, make_env, task_digest
 
 MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
 GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
@@ -145,6 +145,7 @@ class _Games:
             game = _Game(task, env, Episode(task.env, task.seed, task.group, adapter_hash=self.adapter_hash))
             try:
                 game.episode.append(self.tokenizer.prompt(opening()))
+                game.episode.task = task_digest(env)
             except envs.EnvironmentFailed as error:
                 self.fail(game, error)
                 continue

@@ -62,25 +62,60 @@ def beta_cdf(x: float, a: float, b: float) -> float:
     return front / fraction
 
 
-def bootstrap(values: Sequence[float], possible: Sequence[float], draws: int = 4000, seed: int = 0) -> np.ndarray:
+def bootstrap(
+    values: Sequence[float],
+    possible: Sequence[float],
+    draws: int = 4000,
+    seed: int = 0,
+    tasks: Sequence[str] | None = None,
+) -> np.ndarray:
     """Return draws of the mean over all tasks, given the values of some of them. Equal arguments give equal draws.
 
     possible: values with half a task's weight each.
+    tasks: the task of each value; None: each value has a task of its own. Values of one task are not independent, so a
+    draw weighs whole tasks: it is the weighted sum of values over the weighted number of values.
     """
     if not len(values):
         raise Refusal("no values to take the mean of")
-    seen, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
-    points, weights = np.append(seen, possible), np.append(counts, [0.5] * len(possible))
+    of_task = by_task(values, tasks)
+    if len(of_task) == len(values):
+        seen, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
+        points, weights = np.append(seen, possible), np.append(counts, [0.5] * len(possible))
+        shares = np.random.default_rng(seed).standard_gamma(weights, (draws, len(weights)))
+        return shares @ points / shares.sum(1)
+    mean_count = len(values) / len(of_task)  # values of a task
+    sums = np.array([*map(sum, of_task), *(mean_count * value for value in possible)])
+    counts = np.array([*map(len, of_task), *[mean_count] * len(possible)])
+    weights = np.array([1.0] * len(of_task) + [0.5] * len(possible))
     shares = np.random.default_rng(seed).standard_gamma(weights, (draws, len(weights)))
-    return shares @ points / shares.sum(1)
+    return (shares @ sums) / (shares @ counts)
 
 
-def student_interval(values: Sequence[float], level: float = 0.8) -> tuple[float, float]:
-    """Return mean -+ t * deviation / sqrt(n), Student's interval of the mean; of one value, that value."""
-    n, mean = len(values), float(np.mean(values))
+def by_task(values: Sequence[float], tasks: Sequence[str] | None) -> list[list[float]]:
+    """Return the values of each distinct task, in order of appearance; without `tasks`, each value alone."""
+    if tasks is None:
+        return [[value] for value in values]
+    grouped: dict[str, list[float]] = {}
+    for task, value in zip(tasks, values, strict=True):
+        grouped.setdefault(task, []).append(value)
+    return list(grouped.values())
+
+
+def student_interval(
+    values: Sequence[float], level: float = 0.8, tasks: Sequence[str] | None = None
+) -> tuple[float, float]:
+    """Return mean -+ t * error, Student's interval of the mean; of one task, the mean alone.
+
+    tasks: as `bootstrap`'s. The error is the cluster-robust one (Liang and Zeger 1986) with K / (K - 1) for K tasks;
+    with a task for each value it is deviation / sqrt(n).
+    """
+    of_task, mean = by_task(values, tasks), float(np.mean(values))
+    n = len(of_task)
     if n < 2:
         return mean, mean
-    half = student_quantile(level, n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    residuals = [sum(value - mean for value in one) for one in of_task]
+    error = math.sqrt(n / (n - 1) * math.fsum(r * r for r in residuals)) / len(values)
+    half = student_quantile(level, n - 1) * error
     return mean - half, mean + half
 
 
@@ -89,15 +124,19 @@ def student_quantile(level: float, freedom: int) -> float:
     return math.sqrt(freedom * (1 / beta_quantile(1 - level, freedom / 2, 0.5) - 1))
 
 
-def score_interval(differences: Sequence[float], scores: set[float]) -> tuple[float, float]:
+def score_interval(
+    differences: Sequence[float], scores: set[float], tasks: Sequence[str] | None = None
+) -> tuple[float, float]:
     """Return the interval of the mean difference of two policies' scores, task by task.
 
+    tasks: as `bootstrap`'s.
     scores: all that either had. Of at most two values, a score is a success in other units, and so is its interval:
     with few tasks or rare successes Student's would be too narrow or too wide.
     """
     if len(scores) <= 2:
-        return interval(bootstrap(differences, [(max(scores) - min(scores)) * outcome for outcome in DIFFERENCE]))
-    return student_interval(differences)
+        possible = [(max(scores) - min(scores)) * outcome for outcome in DIFFERENCE]
+        return interval(bootstrap(differences, possible, tasks=tasks))
+    return student_interval(differences, tasks=tasks)
 
 
 def verdict(low: float, high: float) -> str:
@@ -112,24 +151,32 @@ def interval(draws: np.ndarray, level: float = 0.8) -> tuple[float, float]:
 
 
 def unweighted_interval(
-    groups: Sequence[Sequence[float]], possible: Sequence[float], draws: int = 4000
+    groups: Sequence[Sequence[float]],
+    possible: Sequence[float],
+    draws: int = 4000,
+    tasks: Sequence[Sequence[str]] | None = None,
 ) -> tuple[float, float]:
     """Return the interval of the mean of several groups' means, such as of environments, each counted once.
 
+    tasks: as `bootstrap`'s, of each group.
     A group's draws are moved to its own mean and spread to the variance of a mean of n values: the prior moves them to
     the middle of `possible` and narrows them, which does not average out over groups.
     """
     total, prior = np.zeros(draws), 0.5 * len(possible)
     for number, values in enumerate(groups):
-        drawn, n = bootstrap(values, possible, draws, seed=number), len(values)
+        own = tasks[number] if tasks else None
+        drawn, n = bootstrap(values, possible, draws, number, own), len(by_task(values, own))
         total += np.mean(values) + (drawn - drawn.mean()) * math.sqrt((n + prior + 1) / n)
     low, high = interval(total / len(groups))
     return max(low, min(possible)), min(high, max(possible))
 
 
-def rate_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the interval of the mean of rates; it touches 0 if all are 0 and 1 if all are 1, as jeffreys' does."""
-    low, high = interval(bootstrap(values, RATE))
+def rate_interval(values: Sequence[float], tasks: Sequence[str] | None = None) -> tuple[float, float]:
+    """Return the interval of the mean of rates; it touches 0 if all are 0 and 1 if all are 1, as jeffreys' does.
+
+    tasks: as `bootstrap`'s.
+    """
+    low, high = interval(bootstrap(values, RATE, tasks=tasks))
     return low if any(values) else 0.0, high if min(values) < 1 else 1.0
 
 
@@ -154,11 +201,14 @@ def frontier(scores: Mapping[str, Sequence[float]]) -> list[str]:
     return [name for name, own in scores.items() if not any(dominates(other, own) for other in scores.values())]
 
 
-def dominance_probability(differences: Sequence[Sequence[float]], draws: int = 4000) -> float:
+def dominance_probability(
+    differences: Sequence[Sequence[float]], draws: int = 4000, tasks: Sequence[Sequence[str]] | None = None
+) -> float:
     """Return the probability that a policy is better than another in every environment.
 
     differences: of their successes task by task, for each environment; environments are independent.
+    tasks: as `bootstrap`'s, of each environment.
     """
-    return math.prod(
-        float((bootstrap(env, DIFFERENCE, draws, seed) > 0).mean()) for seed, env in enumerate(differences)
-    )
+    tasks = tasks or [None] * len(differences)
+    drawn = (bootstrap(env, DIFFERENCE, draws, seed, tasks[seed]) for seed, env in enumerate(differences))
+    return math.prod(float((draw > 0).mean()) for draw in drawn)

@@ -3,15 +3,20 @@
 A system prompt (system_prompt=) stands before the messages of every environment.
 """
 
+import hashlib
 import random
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import envs
 from envs import prompt_file
+from envs.refusal import Refusal as RefusedByEnvironment
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config, Experiment
-from rl.config.refusals import Refusal
+from rl.config.refusals import Refusal, one_line
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,9 @@ def add_to(env: envs.Environment, value: str) -> None:
 def with_prompt(messages: list[dict], text: str) -> list[dict]:
     """Return the messages of a conversation with the system prompt before them."""
     if messages[0]["role"] != "system":
-        return [{"role": "system", "content": text}, *messages]
+        first = dict(messages[0])
+        tools = {"tools": first.pop("tools")} if "tools" in first else {}  # they stand in the first message
+        return [{"role": "system", "content": text, **tools}, first, *messages[1:]]
     return [{**messages[0], "content": f"{text}\n\n{messages[0]['content']}"}, *messages[1:]]
 
 
@@ -126,3 +133,26 @@ def text_of(value: str) -> str:
 def file_of(value: str) -> dict[str, Path]:
     """Return {word: file} if system_prompt= names a file, else {}."""
     return {f"system_prompt={value}": Path(value)} if value.endswith(prompt_file.ENDINGS) else {}
+
+
+@contextmanager
+def failures_of(env: str) -> Iterator[None]:
+    """Context of calls of an environment: what it raises is EnvironmentFailed, so that only its episode is left out.
+
+    A Refusal is worded for the user and passes: a bad option, or a file that changed.
+    """
+    try:
+        yield
+    except (envs.EnvironmentFailed, RefusedByEnvironment, Refusal):
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}, line {frame.lineno}"
+        raise envs.EnvironmentFailed(f"{env} raised {type(error).__name__}: {one_line(error)} ({where})") from error
+
+
+def task_digest(env: envs.Environment) -> str:
+    """Return a short digest of the task that an environment plays, equal for seeds that draw the same task; "" for an
+    environment that does not name its tasks."""
+    name = getattr(env, "task", "")
+    return hashlib.sha256(str(name).encode()).hexdigest()[:16] if name else ""

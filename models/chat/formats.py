@@ -8,6 +8,7 @@ import json
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from models.refusal import Refusal
 
@@ -42,6 +43,7 @@ class ChatML:
     """The plain format that many models share: each message in its own <|im_start|> block."""
 
     mark: Marks
+    opens_thought: ClassVar[bool] = False
 
     @property
     def end(self) -> str:
@@ -69,25 +71,37 @@ class ChatML:
 
 
 def check(messages: list[dict]) -> None:
-    """Raise ValueError with one line for a message that is not a role and a text."""
+    """Raise ValueError with one line for a message that is not a role, a text, and in an assistant's tool_calls."""
     for i, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         if role not in ROLES:
             raise Refusal(f"message {i}: role {role!r} is not one of {', '.join(ROLES)}")
-        if message.get("tool_calls"):
-            raise Refusal(f"message {i}: tool_calls are not supported; write the call into the content, as text")
         if not isinstance(content, str):
             raise Refusal(f"message {i}: content must be a text, not {str(content)[:60]}")
-        if others := message.keys() - {"role", "content", "tool_calls"}:
-            raise Refusal(f"message {i}: only role and content are read, not {min(others)}")
+        for call in message.get("tool_calls") or []:
+            if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
+                raise Refusal(f"message {i}: a tool call must have a function with a name and arguments, not {call}")
+        allowed = {"role", "content"} | ({"tool_calls"} if role == "assistant" else set()) | (set() if i else {"tools"})
+        if others := message.keys() - allowed:
+            raise Refusal(
+                f"message {i}: a message of the {role} has no {min(others)}, only {', '.join(sorted(allowed))}"
+            )
 
 
-def without_thoughts(reply: str) -> str:
-    """Return the answer that follows a reply's thoughts, or nothing if the thoughts were cut off."""
+def has_tools(messages: list[dict]) -> bool:
+    """Return whether a conversation declares tools or calls them."""
+    return any(message.get("tools") or message.get("tool_calls") for message in messages)
+
+
+def without_thoughts(reply: str, opened: bool = False) -> str:
+    """Return the answer that follows a reply's thoughts, or nothing if the thoughts were cut off.
+
+    opened: the prompt ended inside a think block, so that a reply that does not close it is all thoughts.
+    """
     _, end, answer = reply.rpartition(ANSWER)
-    if end:
-        return answer.lstrip("\n")
-    return "" if answer.startswith(THINK) else answer
+    if THINK in answer or (opened and not end):
+        return ""
+    return answer.lstrip("\n") if end else answer
 
 
 @dataclass(frozen=True)
@@ -168,6 +182,7 @@ class Llama3:
 
     mark: Marks
     dated: bool = False
+    opens_thought: ClassVar[bool] = False
 
     @property
     def end(self) -> str:

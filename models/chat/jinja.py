@@ -71,7 +71,7 @@ class Compiled:
 
     def _run(self, **variables: object) -> str:
         budget = self._environment.budget = Budget(self._deadline)
-        parts = map(budget.write, self._template.generate(tools=None, documents=None, **variables))
+        parts = map(budget.write, self._template.generate(**{"tools": None, "documents": None, **variables}))
         return budget.step("".join(parts))
 
 

@@ -9,9 +9,11 @@ A template may drop the thoughts of all messages that it is given (DeepSeek-R1-D
 thoughts stay, thoughts in a given conversation are lost.
 """
 
+import json
 import re
 import secrets
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +28,12 @@ ASKED, SAID = "Qhjx?", "Wvkz!"  # texts of the probes, found again in a renderin
 _USER, _SYSTEM = {"role": "user", "content": " What is 2 + 2?\n"}, {"role": "system", "content": "\nBe brief. "}
 _THOUGHT = {"role": "assistant", "content": "<think>\nTwo and two.\n</think>\n\n4 \n"}
 _REPLY, _TOOL = {"role": "assistant", "content": "\n 4"}, {"role": "tool", "content": ' {"sum": "四"} \n'}
+LEFT_OUT = {
+    "system": "a system message: put its text into the first question",
+    "user": "a message of the user",
+    "assistant": "a message of the assistant",
+    "tool": "the result of a tool: put its text into a message of the user",
+}
 PROBES = (  # conversations on which no two formats agree
     [_USER],
     [_SYSTEM, _USER],
@@ -39,6 +47,7 @@ class Format(Protocol):
     """Writes conversations as text in which control tokens have the names that Marks gives them."""
 
     end: str  # the token that ends a reply; "" without a chat format
+    opens_thought: bool  # whether the header of a reply ends inside a think block
     # (messages, header=True) -> a conversation, and if `header` the header that opens the assistant's next reply
     render: Callable[..., str]
     # (content) -> (the text before a reply, the reply as the model would sample it)
@@ -50,7 +59,7 @@ class Format(Protocol):
 class NoFormat:
     """The format of a checkpoint without one: writing a conversation raises ValueError(reason), plain text works."""
 
-    end = ""
+    end, opens_thought = "", False
 
     def __init__(self, reason: str):
         self.reason = reason
@@ -61,24 +70,36 @@ class NoFormat:
     reply = follow_up = render
 
 
-def choose_format(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
-    """Return the format of a checkpoint. template: the chat_template of its tokenizer_config.json, or None.
-
-    The file chat_template.jinja goes before it. Without a template the control tokens decide. If neither gives a
-    format, return NoFormat with the reason in one line.
+def choose_format(folder: Path, mark: Marks, thinking: bool) -> Format:
+    """Return the format of a checkpoint: as its chat template writes, or without a template as its control tokens say.
+    If neither gives a format, return NoFormat with the reason in one line.
     """
     try:
-        return _choose(template, folder, mark, thinking)
+        return _choose(read_template(folder), folder, mark, thinking)
     except ValueError as error:
         return NoFormat(f"{folder}: {error}")
 
 
-def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
+def tools_format(folder: Path, mark: Marks, thinking: bool) -> Format:
+    """Return the format of conversations that declare or call tools: the checkpoint's own chat template.
+
+    Raise ValueError if it has none, or one that cannot be used (see Template).
+    """
+    source = default_template(read_template(folder))
+    if source is None:
+        raise Refusal(f"{folder}: no chat template, which tools and tool_calls need: write the calls as text")
+    return Template(compiled(source), mark, template_variables(folder, thinking), folder)
+
+
+def read_template(folder: Path) -> object:
+    """Return the chat template in chat_template.jinja or, without that file, in tokenizer_config.json; None without."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        template = read_bytes(path).decode()
-    elif template == "":
-        template = None
+        return read_bytes(path).decode()
+    return read_object(folder / "tokenizer_config.json").get("chat_template") or None
+
+
+def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
     if template in (None, CHATML_TEMPLATE) and {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
         return ChatML(mark)
     formats, source = hand_written(mark, thinking), default_template(template)
@@ -86,8 +107,7 @@ def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Form
         if not formats:
             raise Refusal("no chat template, and no control tokens of ChatML or Llama 3 to write messages with")
         return formats[0]
-    variables = special_tokens(folder) | ({} if thinking else {"enable_thinking": False})
-    run = compiled(source)
+    variables, run = template_variables(folder, thinking), compiled(source)
     for written in formats:
         if agree(mark, written, run, variables):
             return written
@@ -116,9 +136,9 @@ def default_template(given: object) -> str | None:
     return given
 
 
-def special_tokens(folder: Path) -> dict[str, str]:
-    """Return bos_token, eos_token and the like, which templates refer to."""
-    tokens = {}
+def template_variables(folder: Path, thinking: bool) -> dict[str, object]:
+    """Return what templates refer to beside the conversation: bos_token, eos_token and the like, enable_thinking."""
+    tokens = {} if thinking else {"enable_thinking": False}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         for key, token in read_object(folder / name).items():
             text = token.get("content") if isinstance(token, dict) else token
@@ -160,7 +180,8 @@ class Template:
     variables: the template's variables beside the conversation: bos_token and the like, enable_thinking.
     folder: the checkpoint's, which errors name once the format is chosen.
     Raise ValueError with one line for a template that cannot be run, ends a reply with no control token, numbers its
-    messages, or rewrites earlier ones. If it rewrites only with a system message, only such conversations are refused.
+    messages, rewrites earlier ones, or leaves out the text of a message. If it fails only with a system message, only
+    such conversations are refused.
     """
 
     def __init__(self, run: Compiled, mark: Marks, variables: dict[str, object], folder: Path):
@@ -179,7 +200,8 @@ class Template:
         ends = pattern(self.mark).search(self._close)
         if not ends:
             raise Refusal(f"the chat template ends a reply with {show(self.mark, self._close)!r}, no control token")
-        self.end = ends[0]
+        self.end, shown = ends[0], show(self.mark, self._before)
+        self.opens_thought = shown.rfind(THINK) > shown.rfind(ANSWER)
         self._open = self._before[_common_prefix(self._before, rendered) :]  # "<think>\n", absent from past replies
 
     @with_deadline
@@ -189,11 +211,11 @@ class Template:
         return self._render(messages, header)
 
     @with_deadline
-    def reply(self, content: str) -> tuple[str, str]:
+    def reply(self, content: str, calls: Sequence[dict] = ()) -> tuple[str, str]:
         if show(self.mark, self._open).startswith(THINK) and ANSWER not in content:
             content = f"{THINK}\n\n{ANSWER}\n\n{content}"  # a demonstration without thoughts
-        message = {"role": "assistant", "content": content}
-        if self._open:
+        message = {"role": "assistant", "content": content} | ({"tool_calls": list(calls)} if calls else {})
+        if self._open and not calls:
             text = self._disguise.reveal(self._hide(message)) + self._close
             if not text.startswith(self._open):
                 opened = show(self.mark, self._open)
@@ -201,6 +223,10 @@ class Template:
             text = text.removeprefix(self._open)
         else:
             text = _appended(self.mark, self._before, self._render([*self._asked, message], header=False))
+        if self.end not in text:
+            raise Refusal(
+                f"the chat template does not end {show(self.mark, text)[-60:]!r} with {show(self.mark, self.end)}"
+            )
         return self._before, text[: text.rindex(self.end) + len(self.end)]
 
     @with_deadline
@@ -211,9 +237,26 @@ class Template:
             return SAID, self._close + more
         return self.end, self._close[self._close.index(self.end) + len(self.end) :] + more
 
-    def _render(self, messages: list[dict], header: bool = True) -> str:
-        disguised = [{"role": message["role"], "content": self._hide(message)} for message in messages]
-        return self._disguise.reveal(self._run(messages=disguised, add_generation_prompt=header, **self._variables))
+    def _render(self, messages: list[dict], header: bool = True, whole: bool = True) -> str:
+        """whole: whether to raise ValueError if a text of a message, a call or a tool is not in the rendering."""
+        disguised = [
+            {"role": message["role"], "content": self._hide(message)}
+            | ({"tool_calls": self._hide_all(message["tool_calls"])} if message.get("tool_calls") else {})
+            for message in messages
+        ]
+        tools = self._hide_all(messages[0]["tools"]) if messages and messages[0].get("tools") else None
+        rendered = self._run(messages=disguised, tools=tools, add_generation_prompt=header, **self._variables)
+        if whole:
+            _check_whole(disguised, tools, rendered)
+        return self._disguise.reveal(rendered)
+
+    def _hide_all(self, value: object) -> object:
+        """Return a value of JSON with all texts in it disguised."""
+        if isinstance(value, dict):
+            return {self._disguise.hide(str(key)): self._hide_all(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._hide_all(one) for one in value]
+        return self._disguise.hide(value) if isinstance(value, str) else value
 
     def _hide(self, message: dict) -> str:
         """Return a message's disguised text; an assistant's think marks stay readable, templates look for them."""
@@ -225,12 +268,13 @@ class Template:
         """Raise ValueError if the template rewrites earlier messages, thoughts included, or numbers its messages."""
         thoughtful = {"role": "assistant", "content": f"{THINK}\nBgxd.\n{ANSWER}\n\n{SAID}"}
         talk = [*first, *self._asked, thoughtful, *self._asked, thoughtful, *self._asked]
-        rendered = [self._render(talk[:n], header=False) for n in range(len(first) + 1, len(talk) + 1)]
+        rendered = [self._render(talk[:n], False, whole=False) for n in range(len(first) + 1, len(talk) + 1)]
         added = [_appended(self.mark, *pair) for pair in pairwise(rendered)]
         if added[1] != added[3]:
             raise Refusal("the chat template numbers messages: a question differs after a second reply")
-        if not all(SAID in text for text in added[::2]):
-            raise Refusal("the chat template leaves out the assistant's messages")
+        if not all(SAID in text for text in added[::2]) or not all(ASKED in text for text in added[1::2]):
+            raise Refusal("the chat template leaves out messages of the user or of the assistant")
+        self._render(talk, header=False)
 
 
 class Disguise:
@@ -254,6 +298,38 @@ class Disguise:
         parts[::2] = [self._tokens.sub(lambda token: self._names[token[0]], part) for part in parts[::2]]
         parts[1::2] = [chr(int(code)) for code in parts[1::2]]
         return "".join(parts)
+
+
+def _check_whole(messages: list[dict], tools: list[dict] | None, rendered: str) -> None:
+    """Raise ValueError if a text of a message, a call or a tool is not in the rendering, as often as it was given."""
+    needed: Counter[str] = Counter()
+
+    def check(text: str, what: str) -> None:
+        line = max((line.strip() for line in text.splitlines()), key=len, default="")
+        needed[line] += bool(line)
+        escaped = json.dumps(line, ensure_ascii=False)[1:-1]
+        if sum(rendered.count(form) for form in {line, escaped}) < needed[line]:
+            raise Refusal(f"the chat template leaves out {what}")
+
+    for text in _texts(tools):
+        check(text, "the tools that a conversation declares")
+    for message in messages:
+        is_reply = message["role"] == "assistant"
+        check(message["content"].rpartition(ANSWER)[2] if is_reply else message["content"], LEFT_OUT[message["role"]])
+        for text in _texts(message.get("tool_calls")):
+            check(text, "tool_calls: write the calls into the content, as text")
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield the texts that a value of JSON holds beside its keys, "type" apart."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _texts(one) if key != "type" else ()
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+    elif isinstance(value, str):
+        yield value
 
 
 def _appended(mark: Marks, before: str, after: str) -> str:

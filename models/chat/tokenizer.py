@@ -12,19 +12,21 @@ what they make of a text; parts that encoding does not use (padding, truncation)
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from models.chat.formats import Marks, check, without_thoughts
-from models.chat.templates import Format, choose_format
+from models.chat.formats import Marks, check, has_tools, without_thoughts
+from models.chat.templates import ASKED, SAID, Format, NoFormat, choose_format, tools_format
 from models.json_file import parse_json, read_bytes, read_object
 from models.refusal import Refusal
 from models.weights import inside, resolve
 
 MOST_BYTES, MOST_PARTS = 2**25, 2_000_000  # of the file; lists and objects in it, which take up to 250 bytes each
 MOST_ADDED = 20_000  # added tokens
+HALF = "\ufffd"  # what decoding a part of a character's bytes gives
 GROWTH, COMPONENTS = 64, 32  # most characters made of one; components of a stage
 EXPRESSION, REPEATS = 4000, 3  # most characters of an expression; repetitions without an end in an alternative of it
 COPIED = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja")
@@ -62,13 +64,15 @@ class Tokenizer:
             self._full, mark = Guarded(spec, path), Marks(added)
             self._text = Guarded(_renamed(spec, mark.names), path)  # cannot read control tokens
             moved = [token for token, name in mark.names.items() if self._text.token_to_id(name) != added[token]]
+            moved += _not_found(self._text, mark.names, added)
         except Exception as error:  # the library raises bare Exceptions
             raise Refusal(f"{path}: not a tokenizer file ({error})") from None
         if moved:
             raise Refusal(f"{path}: the control token {moved[0]!r} is not distinct from text in this vocabulary")
         self.control_ids = frozenset(added.values())
         self.vocab_size = self._full.get_vocab_size()
-        self._format = self._choose_format(mark, thinking)
+        self._thinking, self._mark = thinking, mark
+        self._format = self._choose_format(lost_tokens(path, added))
         ends = self.encode(self._format.end)[:1] if self._format.end else []
         self._end = ends[0] if ends else None
         self.eos_ids = frozenset([*self._read_eos(added), *ends])
@@ -86,16 +90,27 @@ class Tokenizer:
 
     def answer(self, ids: list[int]) -> str:
         """Return the text of a sampled reply without its thoughts, or nothing if the thoughts were cut off."""
-        return without_thoughts(self.decode(ids[:-1] if ids[-1:] and ids[-1] in self.eos_ids else ids))
+        text = self.decode(ids[:-1] if ids[-1:] and ids[-1] in self.eos_ids else ids)
+        return without_thoughts(text, self._format.opens_thought)
 
     def show(self, ids: list[int]) -> str:
         """Return text with control tokens, for people to read."""
         return self._full.decode([i for i in ids if i < self.vocab_size], skip_special_tokens=False)
 
+    def bytes_of(self, token: int) -> bytes:
+        """Return the bytes that a token writes, which may be a part of a character."""
+        text, piece = self.show([token]), self._full.id_to_token(token) or ""
+        if HALF not in text:
+            return text.encode()
+        if fallback := re.fullmatch("<0x([0-9A-F]{2})>", piece):
+            return bytes([int(fallback[1], 16)])
+        written = byte_level_alphabet()
+        return bytes(written[c] for c in piece) if written.keys() >= set(piece) else text.encode()
+
     def prompt(self, messages: list[dict], header: bool = True) -> list[int]:
         """Return the ids of a conversation, with `header` followed by the header of the assistant's next reply."""
         check(messages)
-        return self.encode(self._format.render(messages, header))
+        return self.encode(self._format_for(messages).render(messages, header))
 
     def follow_up(self, last_id: int, messages: list[dict]) -> list[int]:
         """Return the ids of the messages and the next header, which follow a sampled reply that ends with `last_id`.
@@ -103,21 +118,38 @@ class Tokenizer:
         If `last_id` is not the format's end token, the ids start with that token; it was not sampled.
         """
         check(messages)
-        return self._after(*self._format.follow_up(last_id == self._end, messages))
+        return self._after(*self._format_for(messages).follow_up(last_id == self._end, messages))
 
-    def reply(self, content: str) -> list[int]:
-        """Return the ids of a reply as the model samples it: a think block if the format has one, text, end token."""
+    def reply(self, content: str, calls: Sequence[dict] = ()) -> list[int]:
+        """Return the ids of a reply as the model samples it: a think block if the format has one, text, calls of tools
+        as the checkpoint's template writes them, end token."""
+        if calls:
+            return self._after(*self._tools_format.reply(content, calls))
         return self._after(*self._format.reply(content))
+
+    def _format_for(self, messages: list[dict]) -> Format:
+        """Return the format that writes these messages."""
+        return self._tools_format if has_tools(messages) else self._format
+
+    @cached_property
+    def _tools_format(self) -> Format:
+        return tools_format(self.folder, self._mark, self._thinking)
 
     def _after(self, before: str, text: str) -> list[int]:
         """Return the ids of `text` after `before`. Some tokenizers put a space before the first text."""
         head, ids = self.encode(before), self.encode(before + text)
         return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
 
-    def _choose_format(self, mark: Marks, thinking: bool) -> Format:
-        """Return the chat format of the checkpoint."""
-        template = read_object(self.folder / "tokenizer_config.json").get("chat_template")
-        return choose_format(template, self.folder, mark, thinking)
+    def _choose_format(self, lost: list[str]) -> Format:
+        """Return the chat format of the checkpoint. lost: added tokens for which the model has no row."""
+        chosen = choose_format(self.folder, self._mark, self._thinking)
+        if lost and not isinstance(chosen, NoFormat):
+            written = chosen.render([{"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}])
+            for token in lost:
+                if token in written:
+                    reason = f"the chat template writes {token!r}, for whose id the model's embedding has no row"
+                    return NoFormat(f"{self.folder}: {reason}: resize the embedding before the checkpoint is used")
+        return chosen
 
     def _read_eos(self, added: dict[str, int]) -> set[int]:
         """Return the ids that the checkpoint's settings name as ends of a reply. added: ids of added tokens by text."""
@@ -132,6 +164,15 @@ class Tokenizer:
         token = token.get("content") if isinstance(token, dict) else token
         ids = (added.get(token), self._full.token_to_id(token)) if isinstance(token, str) else ()
         return eos_ids | {i for i in ids if i is not None}
+
+
+@cache
+def byte_level_alphabet() -> dict[str, int]:
+    """Return the byte of each character of a ByteLevel vocabulary: printable bytes stand for themselves, the others
+    for the characters from U+0100 on, in order (GPT-2's encoder.py, bytes_to_unicode)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
 
 
 def load_tokenizer(name: str, thinking: bool = True) -> Tokenizer:
@@ -170,9 +211,31 @@ def read_spec(path: Path) -> dict:
     return {**spec, "added_tokens": known, "padding": None, "truncation": None}
 
 
+def lost_tokens(path: Path, added: dict[str, int]) -> list[str]:
+    """Return the added tokens of a tokenizer.json that read_spec left out, because the model has no row for them."""
+    tokens = parse_json(read_bytes(path, MOST_BYTES), MOST_PARTS).get("added_tokens", [])
+    return [token["content"] for token in tokens if token["content"] not in added]
+
+
+def _not_found(tokenizer: "Guarded", names: dict[str, str], ids: dict[str, int]) -> list[str]:
+    """Return the control tokens whose names are not read as control tokens in the middle and at the end of a text."""
+    written = [*names, *names]
+    encoded = tokenizer.encode("a" + "a".join(names[token] for token in written), add_special_tokens=False).ids
+    known = set(ids.values())
+    read = [i for i in encoded if i in known]
+    if read == [ids[token] for token in written]:
+        return []
+    return [token for token in names if read.count(ids[token]) != 2] or written[:1]
+
+
 def _renamed(spec: dict, names: dict[str, str]) -> dict:
-    """Return a tokenizer.json with control tokens renamed by `names`, and without merges that make the old names."""
-    model, added = spec["model"], [{**token, "content": names[token["content"]]} for token in spec["added_tokens"]]
+    """Return a tokenizer.json with control tokens renamed by `names`, and without merges that make the old names.
+
+    The names are looked for before the text is normalized, and inside words too: else a normalizer that changes the
+    text around a name, or a letter behind it, would make it plain text.
+    """
+    model, found_anywhere = spec["model"], {"normalized": False, "single_word": False}
+    added = [{**token, "content": names[token["content"]], **found_anywhere} for token in spec["added_tokens"]]
     if isinstance(model["vocab"], dict) and not names.keys().isdisjoint(model["vocab"]):
         model = _renamed_pieces(model, names)
     return {**spec, "added_tokens": added, "model": model}

@@ -52,7 +52,8 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
     """Return rl.evaluate.judged of the episodes with more numbers, and under "tasks" what happened on each task."""
     tasks: dict[int, dict] = {}
     for e in played:
-        task = tasks.setdefault(e.group, {"env": e.env, "seed": e.seed, "success": [], "score": []})
+        task = tasks.setdefault(e.group, {"env": e.env, "seed": e.seed, "task": "", "success": [], "score": []})
+        task["task"] = task["task"] or e.task
         if not e.infrastructure_failed:
             task["success"].append(int(e.success))
             task["score"].append(score_of(e))
@@ -63,12 +64,11 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
         of_env = [task for task in tasks.values() if env in ("", task["env"]) and task["success"]]
         part["accuracy"] = fmean(e.outcome == "correct" for e in episodes)
         part["nonzero"] = fmean(score_of(e) != 0 for e in episodes)
-        if len(episodes) > len(of_env):  # samples of a task are not independent
-            part["low"], part["high"] = rate_interval([fmean(task["success"]) for task in of_env])
         part["pass"] = {f"{k}": _passes(of_env, k) for k in ks}
-    rates = [_means(tasks.values(), env, "success") for env in report["by_env"]]
+    whole = [[task for task in tasks.values() if task["env"] == env and task["success"]] for env in report["by_env"]]
+    rates, names = ([[of(task) for task in one] for one in whole] for of in (_success, _name))
     report["unweighted"] = fmean(one["success"] for one in report["by_env"].values())
-    report["unweighted_low"], report["unweighted_high"] = unweighted_interval(rates, RATE)
+    report["unweighted_low"], report["unweighted_high"] = unweighted_interval(rates, RATE, tasks=names)
     return report
 
 
@@ -97,14 +97,16 @@ def compared(name: str, report: dict, other: str, reference: dict) -> dict:
     """
     check_same_tasks(name, report, other, reference)
     success, score = (task_differences(report, reference, key) for key in ("success", "score"))
+    pairs = [pair for pair in zip(report["tasks"], reference["tasks"], strict=True) if all(_whole(pair))]
+    names = [_name(task) for task, _ in pairs]
     if not success:
         raise ArgumentError(f"{other} and {name} have no task that both finished")
     line = {"policy": name, "reference": other, "temperature": report["temperature"], "tasks": len(success)}
+    line["distinct_tasks"] = len(set(names))
     line["success"], line["score"] = fmean(success), fmean(score)
-    line["success_low"], line["success_high"] = interval(bootstrap(success, DIFFERENCE))
-    pairs = [pair for pair in zip(report["tasks"], reference["tasks"], strict=True) if all(_whole(pair))]
+    line["success_low"], line["success_high"] = interval(bootstrap(success, DIFFERENCE, tasks=names))
     seen = {value for pair in pairs for task in pair for value in task["score"]}
-    line["score_low"], line["score_high"] = score_interval(score, seen)
+    line["score_low"], line["score_high"] = score_interval(score, seen, names)
     return line
 
 
@@ -129,7 +131,8 @@ def describe_difference(line: dict) -> str:
     if line["score_low"] == line["score_high"]:  # equal differences have no spread to draw from
         score = f"score {line['score']:+.3f} on each task"
     kind = "greedy" if line["temperature"] == 0 else "sampled"
-    head = f"{line['policy']} against {line['reference']}, {kind}, the same {line['tasks']} tasks"
+    repeated = f" ({line['distinct_tasks']} distinct)" if line["distinct_tasks"] < line["tasks"] else ""
+    head = f"{line['policy']} against {line['reference']}, {kind}, the same {line['tasks']} tasks{repeated}"
     outcome = verdict(line["success_low"], line["success_high"])
     return f"{head}: {outcome}; success {line['success']:+.1%} ({bounds}), {score}"
 
@@ -143,9 +146,11 @@ def pareto(results: dict[str, dict]) -> dict:
     sure = []
     for a, b in permutations(results, 2):
         pairs = [pair for pair in zip(results[a]["tasks"], results[b]["tasks"], strict=True) if all(_whole(pair))]
-        differences = [[fmean(x["success"]) - fmean(y["success"]) for x, y in pairs if x["env"] == env] for env in envs]
+        of_env = [[(x, y) for x, y in pairs if x["env"] == env] for env in envs]
+        differences = [[_success(x) - _success(y) for x, y in one] for one in of_env]
+        names = [[_name(x) for x, _ in one] for one in of_env]
         # Without a pair in some environment there is nothing to draw from.
-        probability = dominance_probability(differences) if all(differences) else 0.0
+        probability = dominance_probability(differences, tasks=names) if all(differences) else 0.0
         sure += [{"better": a, "worse": b, "probability": probability}] if probability >= CONFIDENT else []
     beaten = {pair["worse"] for pair in sure}
     return {"frontier": frontier(scores), "sure": sure, "sure_frontier": [n for n in results if n not in beaten]}
@@ -197,9 +202,14 @@ def _passes(tasks: list[dict], k: int) -> dict[str, float] | None:
     return {"mean": fmean(values) if values else 0.0, "low": low, "high": high, "tasks": len(values)}
 
 
-def _means(tasks: Any, env: str, key: str) -> list[float]:
-    """Return each whole task's mean of an environment."""
-    return [fmean(task[key]) for task in tasks if task["env"] == env and task[key]]
+def _success(task: dict) -> float:
+    """Return the success rate of a task's samples."""
+    return fmean(task["success"])
+
+
+def _name(task: dict) -> str:
+    """Return what equal tasks have in common; results of earlier versions name no task, so that each is its own."""
+    return f"{task['env']} {task.get('task') or task['seed']}"
 
 
 def _whole(pair: tuple[dict, dict]) -> list[bool]:

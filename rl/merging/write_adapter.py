@@ -13,6 +13,7 @@ from models.checkpoints.streamed import StreamedModel
 from models.weights import resolve
 from rl.config.refusals import Refusal
 from rl.merging.certificate import Probes
+from rl.run import bases
 from rl.run.checkpoint import copy_tokenizer
 
 MAX_GAP = 1e-4  # nats between the adapter and its padded and scaled form in float32, where rounding makes about 1e-6
@@ -60,6 +61,7 @@ def write(
         print(f"rank {rank} and one scale for all layers: vllm serve ... --enable-lora --max-lora-rank {rank}")
     lora.save_adapter(model.meta, folder, str(resolve(base).resolve()) if local else base)
     copy_tokenizer(tokenizer, folder)
+    bases.write(folder, tokenizer.folder, quant)
     again = open_adapted(base, folder, device, quant)
     layers = zip(lora.lora_layers(model.meta), lora.lora_layers(again.meta), strict=True)
     for (path, layer), (_, other) in layers:

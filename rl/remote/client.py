@@ -5,6 +5,7 @@ are ignored. Answers are not trusted: their size, nesting and fields are checked
 """
 
 import json
+import re
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -16,16 +17,26 @@ from models.chat.formats import without_thoughts
 from rl.config.refusals import Refusal
 
 KEY = "OPENAI_API_KEY"  # the environment variable of the key that requests carry
-TOO_LONG = ("context length", "context_length", "context size", "maximum model length")  # in the messages of servers
+TOO_LONG = re.compile(  # in the messages of servers: vLLM, llama.cpp, OpenAI, TGI, Anthropic
+    r"context.?(length|size|window)|maximum (model )?length|(prompt|inputs?|conversation) (is|are) too long"
+    r"|too many (input |prompt )?tokens|max_new_tokens. must be|exceeds? [^.]{0,60}(tokens|context)"
+    r"|longer than [^.]{0,40}tokens",
+    re.IGNORECASE,
+)
 MAX_TOKEN = 512  # most characters of a token: the longest of common vocabularies have 128
 
 
 class Refused(Exception):
     """The server refused a request; the message is the server's."""
 
-    def __init__(self, message: str, too_long: bool = False):
+    def __init__(self, message: str, too_long: bool = False, always: bool = False):
         super().__init__(message)
         self.too_long = too_long  # the conversation does not fit into the model's context
+        self.always = always  # every request will be: no such model, a wrong key
+
+
+class Unusable(Exception):
+    """One answer of the server cannot be used; others may."""
 
 
 @dataclass
@@ -35,6 +46,7 @@ class Server:
     timeout: float = 600.0  # most seconds of one answer, from the connection to the last byte
     retries: int = 6  # after a failed attempt; the waits double from half a second
     left: threading.Event = field(default_factory=threading.Event)  # set when the evaluation was interrupted
+    counts_tokens: bool = True  # false once an answer came without a number of tokens
 
     def ask(self, path: str, body: dict | None = None, json_reply: bool = True) -> dict:
         """Return the JSON object of an answer. Raise Refused, or ConnectionError if all attempts fail.
@@ -55,8 +67,8 @@ class Server:
                 text = without_key(reply.body[:10_000].decode(errors="replace"))
                 reason = "no JSON object came" if reply.ok else plain(f"{reply.status} {reply.reason}: {text}", 400)
                 if reply.permanent:
-                    too_long = any(words in text.lower() for words in TOO_LONG)
-                    raise Refused(f"{self.url}{path} answered {reason}", too_long)
+                    too_long = reply.status == 413 or TOO_LONG.search(text) is not None
+                    raise Refused(f"{self.url}{path} answered {reason}", too_long, reply.status in (401, 403, 404))
             except Left:
                 raise ConnectionError("left") from None
             except UnicodeDecodeError:
@@ -76,27 +88,47 @@ class Server:
             raise Refusal(f"{self.url}/models lists no models: is it the URL up to /v1? {error}") from None
 
     def chat(self, name: str, messages: list[dict], most: int, temperature: float, seed: int) -> tuple[str, int, str]:
-        """Return a reply: its text, its tokens as counted by the server, and its finish reason, "stop" or "length"."""
+        """Return a reply: its text, its tokens as counted by the server, and its finish reason, "stop" or "length".
+
+        A server that counts no tokens (usage: null) gets 0, and a line says so. Raise Unusable for an answer that is
+        not the whole reply, Refused and ConnectionError as `ask`.
+        """
         body = {"model": name, "messages": messages, "max_tokens": most, "temperature": temperature, "top_p": 1.0}
         body |= {"seed": seed} if temperature else {}
         body |= {} if self.thinking else {"chat_template_kwargs": {"enable_thinking": False}}
         answer = self.ask("/chat/completions", body)
         try:
-            choice, tokens = answer["choices"][0], answer["usage"]["completion_tokens"]
-            text, finish = choice["message"]["content"], choice["finish_reason"]
-        except (KeyError, IndexError, TypeError) as error:
-            raise self._unusable("an answer without text, usage or finish_reason", error) from None
+            [choice] = answer["choices"]
+            said, finish = choice["message"], choice["finish_reason"]
+            text, calls = said["content"], said.get("tool_calls") or said.get("function_call")
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+            raise self._unusable("an answer without text or finish_reason", answer) from None
+        if isinstance(text, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in text):
+            text = "".join(part["text"] for part in text if part.get("type", "text") == "text")
         text = "" if text is None else text
-        if type(text) is not str or type(finish) is not str:
-            raise self._unusable("an answer whose text or finish_reason is no string", (text, finish))
-        if type(tokens) is not int or not 0 <= tokens <= most:
-            raise self._unusable(f"a wrong number of tokens for max_tokens={most}", tokens)
+        if calls:
+            raise self._unusable("calls of tools, which no environment offered", calls)
+        if type(text) is not str or finish not in ("stop", "length", "eos", "eos_token"):
+            raise self._unusable("an answer whose text or finish_reason is not that of a whole reply", (text, finish))
         if len(text) > MAX_TOKEN * most:
             raise self._unusable(f"{len(text)} characters for max_tokens={most}", text)
-        return text, tokens, plain(finish, 40)
+        return text, self._tokens(answer, most), plain(finish, 40)
 
-    def _unusable(self, what: str, value) -> ConnectionError:
-        return ConnectionError(f"{self.url}/chat/completions sent {what}: {short(value)}")
+    def _tokens(self, answer: dict, most: int) -> int:
+        """Return the tokens of a reply; 0 from a server that counts none."""
+        usage = answer.get("usage")
+        tokens = usage.get("completion_tokens") if isinstance(usage, dict) else usage
+        if tokens is None:
+            if self.counts_tokens:
+                print(f"{self.url} counts no tokens: sampled tokens are unknown", file=sys.stderr, flush=True)
+            self.counts_tokens = False
+            return 0
+        if type(tokens) is not int or not 0 <= tokens <= most:
+            raise self._unusable(f"a wrong number of tokens for max_tokens={most}", tokens)
+        return tokens
+
+    def _unusable(self, what: str, value) -> Unusable:
+        return Unusable(f"{self.url}/chat/completions sent {what}: {short(value)}")
 
     def result(self, name: str, asked: Request, seed: int) -> Result:
         """Return the answer to an environment's request; for a conversation without room for a reply, an empty one."""

@@ -24,13 +24,18 @@ from rl import reward
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
 from rl.records import Episode, Turn
-from rl.remote.client import Refused, Server
+from rl.remote.client import Refused, Server, Unusable
 from rl.rollout import CUT, MAX_THREADS
-from rl.tasks import Task, make_env
+from rl.tasks import Task, failures_of, make_env, task_digest
+
+MOST_TRIED = 8  # episodes after which an evaluation ends if most failed
 
 
 def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: list[Task]) -> list[Episode]:
-    """Return the episodes of the server's model `name`. Raise ValueError if all failed because of the environment."""
+    """Return the episodes of the server's model `name`. One that the server or the environment fails is left out.
+
+    Raise ValueError if all failed, or more than half of at least MOST_TRIED that were tried.
+    """
     pool = ThreadPoolExecutor(min(MAX_THREADS, cfg.rollout_batch_size))
     with tqdm(total=len(tasks), desc=f"evaluate {name}", leave=False, disable=None) as bar:
         played = []
@@ -38,49 +43,64 @@ def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: 
             for episode in pool.map(partial(play, server, name, cfg, temperature), tasks):
                 played.append(episode)
                 bar.update()
+                failed = sum(episode.infrastructure_failed for episode in played)
+                if 2 * failed > len(played) >= min(MOST_TRIED, len(tasks)):
+                    reason = "because of the server or the environment, not the agent"
+                    raise Refusal(f"{failed} of {len(played)} episodes that were tried failed {reason}")
         except BaseException:
             server.left.set()  # running episodes end soon
             raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    if all(episode.infrastructure_failed for episode in played):
-        raise Refusal(f"all {len(played)} episodes failed because of the environment, not the agent")
     return played
 
 
 def play(server: Server, name: str, cfg: Config, temperature: float, task: Task) -> Episode:
-    """Play one episode, without ids. A conversation that is too long for the server ends it with outcome "timeout"."""
+    """Play one episode, without ids. It is left out if the server or the environment fails it; a line says why.
+
+    A conversation that is too long for the server ends it with outcome "timeout". Raise ValueError if the server has no
+    such model or wants a key.
+    """
     episode = Episode(task.env, task.seed, task.group)
-    draw = random.Random(f"{task.key}")  # a seed for each request, because the server's random numbers restart with it
     try:
-        env = make_env(cfg, task.env)
-        env.left = server.left
-        messages = list(env.reset(task.seed, task.split))
-        while not (episode.terminated or episode.truncated):
-            start = len(episode.action_mask_T)
-            try:
-                seed = draw.randrange(2**31)
-                reply, tokens, reason = server.chat(name, messages, cfg.max_new_tokens, temperature, seed)
-                step = env.step(without_thoughts(reply))
-            except Refused as error:
-                if not error.too_long:
-                    raise
-                reply, tokens, reason, step = "", 0, "context", CUT
-            while step.requests:
-                asked = [server.result(cfg.model, request, draw.randrange(2**31)) for request in step.requests]
-                step = env.answer(asked)
-            # No ids came, so the mask alone holds how many tokens each turn has.
-            episode.action_mask_T += [1] * tokens
-            episode.turns.append(Turn(start, start + tokens, 0.0, reason))
-            episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
-            episode.terminated, episode.truncated = step.terminated, step.truncated
-            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": step.observation}]
-        episode.outcome, episode.success = step.info["outcome"], step.info["success"]
-        episode.metrics = step.info.get("metrics", {})
-    except envs.EnvironmentFailed as error:
+        _play(server, name, cfg, temperature, task, episode)
+    except (envs.EnvironmentFailed, Refused, Unusable, ConnectionError) as error:
+        if isinstance(error, Refused) and error.always:
+            raise Refusal(str(error)) from None
         if not server.left.is_set():
             tqdm.write(f"{episode.env}: {error}; the episode is left out", file=sys.stderr)
         episode.infrastructure_failed = episode.truncated = True
-    except Refused as error:
-        raise Refusal(str(error)) from None
     return episode
+
+
+def _play(server: Server, name: str, cfg: Config, temperature: float, task: Task, episode: Episode) -> None:
+    """Play the episode. Raise what `play` leaves it out for."""
+    draw = random.Random(f"{task.key}")  # a seed for each request, because the server's random numbers restart with it
+    with failures_of(task.env):
+        env = make_env(cfg, task.env)
+        env.left = server.left
+        messages = list(env.reset(task.seed, task.split))
+        episode.task = task_digest(env)
+    while not (episode.terminated or episode.truncated):
+        start, tokens, reply, reason, step = len(episode.action_mask_T), 0, "", "context", CUT
+        try:
+            seed = draw.randrange(2**31)
+            reply, tokens, reason = server.chat(name, messages, cfg.max_new_tokens, temperature, seed)
+        except Refused as error:
+            if not error.too_long:
+                raise
+        else:
+            with failures_of(task.env):
+                step = env.step(without_thoughts(reply))
+        while step.requests:
+            asked = [server.result(cfg.model, request, draw.randrange(2**31)) for request in step.requests]
+            with failures_of(task.env):
+                step = env.answer(asked)
+        # No ids came, so the mask alone holds how many tokens each turn has.
+        episode.action_mask_T += [1] * tokens
+        episode.turns.append(Turn(start, start + tokens, 0.0, reason))
+        episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
+        episode.terminated, episode.truncated = step.terminated, step.truncated
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": step.observation}]
+    episode.outcome, episode.success = step.info["outcome"], step.info["success"]
+    episode.metrics = step.info.get("metrics", {})

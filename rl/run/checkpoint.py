@@ -12,7 +12,7 @@ from models import Tokenizer
 from models.weights import TINY
 from rl import ranks
 from rl.ranks import saving
-from rl.run import full_finetuning, retention
+from rl.run import bases, full_finetuning, retention
 from rl.run.files import new_folder
 from rl.run.state import COUNTERS, TrainState
 
@@ -44,6 +44,7 @@ def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: s
     with new_folder(run / f"epoch_{state.epoch}") as folder:
         if lora.lora_layers(state.model):
             lora.save_adapter(state.model, folder, base_model)
+            bases.write(folder, tokenizer.folder, state.model.config.quant)
         else:
             full_finetuning.save(state.model, tokenizer, folder)
         (folder / "training_stats.json").write_text(json.dumps(stats, indent=2) + "\n")

@@ -11,11 +11,12 @@ from safetensors.torch import load_file
 import lora
 from envs.http.wire import is_number
 from models import CausalLM
+from models.weights import resolve
 from rl import ranks
 from rl.config.fields import Config, Lora
 from rl.config.refusals import Refusal
 from rl.ranks.saving import Pieces
-from rl.run import digests, full_finetuning, history, retention
+from rl.run import bases, digests, full_finetuning, history, retention
 from rl.run.checkpoint import save_checkpoint
 from rl.run.files import checkpoints, read_json, read_lines, remove_leftovers, verify, write_text
 from rl.run.state import COUNTERS, TrainState
@@ -121,6 +122,8 @@ def copy_adapter(model: CausalLM, cfg: Config) -> tuple[list[str], str, Lora]:
     and alphas in words, and cfg.lora with the adapter's own settings.
     """
     folder = Path(cfg.resume) / "reference" if cfg.resume else Path(cfg.resume_from)
+    if not cfg.resume:
+        bases.check(folder, resolve(cfg.model), model.config.quant)
     lora.load_adapter(model, folder, name="reference", trainable=False)
     names, layers = lora.load_adapter(model, folder), dict(lora.lora_layers(model))
     adapters = [layers[name].adapters["default"] for name in names]

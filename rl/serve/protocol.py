@@ -17,9 +17,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+from envs.conversations import message
 from envs.http.exchange import plain, short
 from envs.serve import Handler, Stream
 from envs.serve.access import BadRequest
@@ -32,19 +34,49 @@ MOST_CHOICES = 128  # of one request
 MOST_LIKELY = 20  # alternatives to a token
 LONGEST_STOP = 200  # characters
 MOST_OF_TOKEN = 64  # characters of a prompt's token, on average
-NO_EFFECT = {  # fields that would change a reply, and the values with which they do not
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
-    "functions": (None, []),
-    "response_format": (None, {"type": "text"}),
-    "logit_bias": (None, {}),
-    "frequency_penalty": (None, 0),
-    "presence_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
-    "min_p": (None, 0),
-    "suffix": (None, ""),
-    "echo": (None, False),
-    "best_of": (None, 1),
+SAMPLING = {"model", "max_tokens", "temperature", "top_p", "top_k", "n", "stop", "stop_token_ids", "ignore_eos"}
+SAMPLING |= {"seed", "random_state", "stream", "stream_options", "logprobs", "return_token_ids"}
+READ = {  # fields of each request; any other field is refused
+    "/v1/completions": {*SAMPLING, "prompt"},
+    "/v1/chat/completions": {*SAMPLING, "messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"},
+    "/v1/load_lora_adapter": {"lora_name", "lora_path"},
+    "/v1/unload_lora_adapter": {"lora_name"},
+}
+IGNORED = {  # fields that say nothing about the reply
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "request_id", "priority"),
+    *("cache_salt", "parallel_tool_calls", "return_tokens_as_token_ids"),
+}
+NO_EFFECT = {  # fields that would change a reply, and the values with which they do not; null never does
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "logit_bias": ({},),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "min_p": (0,),
+    "typical_p": (1,),
+    "min_tokens": (0,),
+    "suffix": ("",),
+    "echo": (False,),
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "bad_words": ([],),
+    "logits_processors": ([],),
+    "add_special_tokens": (False,),
+    "skip_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "continue_final_message": (False,),
+    "add_generation_prompt": (True,),
+}
+# names of other servers' fields, so that the message can say which is meant by a name that is none of the above
+UNSUPPORTED = {
+    *("guided_json", "guided_choice", "guided_regex", "guided_grammar", "structured_outputs", "allowed_token_ids"),
+    *("prompt_logprobs", "truncate_prompt_tokens", "chat_template", "reasoning_effort", "thinking", "reasoning"),
 }
 
 
@@ -87,6 +119,7 @@ class Protocol:
         }
         if method != "POST" or path not in actions:
             raise BadRequest(404, f"there is no {method} {plain(path, 80)}; there are /v1/models, {', '.join(actions)}")
+        check_fields(path, body)
         return actions[path](body)
 
     # ------------------------------------------------------------------------------------------------- models
@@ -137,21 +170,22 @@ class Protocol:
         return self._sample(body, rows, _field(body, "max_tokens", int, 16, 1), likely, CompletionForm)
 
     def _chat(self, body: dict) -> Stream:
-        messages, options = body.get("messages"), body.get("chat_template_kwargs") or {}
-        thinking = options.get("enable_thinking", True) if isinstance(options, dict) else None
-        if not isinstance(thinking, bool):
-            raise BadRequest(400, "chat_template_kwargs must be an object, its enable_thinking true or false")
-        messages = _messages(messages)
-        texts = [one["content"] for one in messages if isinstance(one["content"], str)]
-        self._check_length(sum(map(len, texts)) + MOST_OF_TOKEN * len(messages))  # each has a token at least
+        thinking = _options(body, "chat_template_kwargs", "enable_thinking", True)
+        messages = _messages(body.get("messages"))
+        length = sum(len(one["content"]) for one in messages)
+        self._check_length(length + MOST_OF_TOKEN * len(messages))  # each has a token at least
         try:
             ids = self._checked((self.tokenizer if thinking else self.silent).prompt(messages))
         except ValueError as error:
             raise BadRequest(400, plain(str(error), 500)) from None
-        wanted = _field(body, "logprobs", bool, False)
-        likely = _field(body, "top_logprobs", int, 0, 0, MOST_LIKELY) if wanted else None
-        most = _field(body, "max_completion_tokens", int, None, 1) or _field(body, "max_tokens", int, None, 1)
-        return self._sample(body, [ids], most or self.sampler.max_len, likely, ChatForm)
+        wanted, likely = _field(body, "logprobs", bool, False), _field(body, "top_logprobs", int, 0, 0, MOST_LIKELY)
+        if likely and not wanted:
+            raise BadRequest(400, "top_logprobs needs logprobs=true")
+        limits = {_field(body, name, int, None, 1) for name in ("max_completion_tokens", "max_tokens")} - {None}
+        if len(limits) > 1:
+            raise BadRequest(400, "max_completion_tokens and max_tokens differ: give one of them")
+        most = limits.pop() if limits else self.sampler.max_len
+        return self._sample(body, [ids], most, likely if wanted else None, ChatForm)
 
     def _ids(self, prompt: Any) -> list[int]:
         """Return the ids of a prompt: a text or a list of ids. Raise BadRequest if there are none or too many."""
@@ -178,9 +212,6 @@ class Protocol:
 
     def _sample(self, body: dict, prompts: list[list[int]], most: int, likely: int | None, form: type) -> Stream:
         """Queue a request for each choice of each prompt; return the reply that they fill."""
-        for name, values in NO_EFFECT.items():
-            if body.get(name) not in values:
-                raise BadRequest(400, f"{name} is not supported")
         name = self._known(body.get("model", self.base))
         count = _field(body, "n", int, 1, 1, MOST_CHOICES)
         if count * len(prompts) > MOST_CHOICES:
@@ -214,9 +245,8 @@ class Protocol:
             for number in range(count)
         ]
         reply = Reply(requests, form(name, self.tokenizer, likely, bool(body.get("return_token_ids"))))
-        options = body.get("stream_options") or {}
         reply.streams = _field(body, "stream", bool, False)
-        reply.with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        reply.with_usage = _options(body, "stream_options", "include_usage", False)
         try:
             self.sampler.submit(*requests)
         except Full as error:
@@ -229,6 +259,30 @@ class Protocol:
         """Let the replies that have something new know, in one call of the event loop."""
         replies = dict.fromkeys(request.owner for request in requests)  # each once, in order
         self.run_soon(lambda: [reply.advance() for reply in replies])
+
+
+def check_fields(path: str, body: dict) -> None:
+    """Raise BadRequest for a field that is not understood, or that asks for what is not supported."""
+    for name, value in body.items():
+        if value is None or name in READ[path] or name in IGNORED:
+            continue
+        if name not in NO_EFFECT:
+            known = sorted({*READ[path], *IGNORED, *NO_EFFECT, *UNSUPPORTED})
+            near = [] if name in UNSUPPORTED else get_close_matches(name, known, 1, 0.75)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise BadRequest(400, f"{plain(name, 80)} is not supported{meant}")
+        if not any(value == same and isinstance(value, bool) == isinstance(same, bool) for same in NO_EFFECT[name]):
+            raise BadRequest(400, f"{name}={short(value)} is not supported")
+
+
+def _options(body: dict, name: str, key: str, default: bool) -> bool:
+    """Return the one option of a field that is an object. Raise BadRequest for other options and other values."""
+    options = body.get(name) or {}
+    if not isinstance(options, dict) or not isinstance(options.get(key, default), bool):
+        raise BadRequest(400, f"{name} must be an object, its {key} true or false")
+    if others := options.keys() - {key}:
+        raise BadRequest(400, f"{name}: {plain(min(map(str, others)), 80)} is not supported, only {key}")
+    return options.get(key, default)
 
 
 def _field(body: dict, name: str, kind: type, default: Any, low: float | None = None, high: float | None = None) -> Any:
@@ -262,19 +316,14 @@ def _is_id(value: Any) -> bool:
     return type(value) is int
 
 
-def _messages(messages: Any) -> list[dict]:
-    """Return messages with their contents as text. A content may be a list of parts of text."""
-    if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
+def _messages(given: Any) -> list[dict]:
+    """Return the messages of a request (envs/conversations.py). Raise BadRequest for one that is not understood."""
+    if not isinstance(given, list) or not given or not all(isinstance(one, dict) for one in given):
         raise BadRequest(400, "messages must be a list of objects with role and content")
-    text_messages = []
-    for message in messages:
-        content = message.get("content")
-        if isinstance(content, list):
-            if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-                raise BadRequest(400, "only parts of type text are supported in a content")
-            content = "".join(str(part.get("text", "")) for part in content)
-        text_messages.append({"role": message.get("role"), "content": content})
-    return text_messages
+    try:
+        return [{key: value for key, value in message(one).items() if key != "loss"} for one in given]
+    except ValueError as error:
+        raise BadRequest(400, plain(str(error), 500)) from None
 
 
 # ---------------------------------------------------------------------------------------------------------- replies
@@ -426,9 +475,10 @@ class CompletionForm:
 
     def logprobs(self, request: Request, new: slice, offset: int) -> dict:
         names = [self.tokenizer.show([token]) for token in request.sampled[new]]
-        offsets = [offset]
-        for name in names:
-            offsets.append(offsets[-1] + len(name))
+        offsets, written = [offset], b""  # a token may write a part of a character
+        for token in request.sampled[new]:
+            written += self.tokenizer.bytes_of(token)
+            offsets.append(offset + len(written.decode(errors="ignore")))
         tops = [{self.tokenizer.show([i]): value for i, value in likely} for likely in request.likely[new]]
         table = {"tokens": names, "token_logprobs": request.logprobs[new], "text_offset": offsets[:-1]}
         return table | {"top_logprobs": tops or None}
@@ -448,8 +498,8 @@ class ChatForm(CompletionForm):
 
     def logprobs(self, request: Request, new: slice, _offset: int) -> dict:
         def said(token: int, logprob: float) -> dict:
-            name = self.tokenizer.show([token])
-            return {"token": name, "logprob": logprob, "bytes": list(name.encode())}
+            written = list(self.tokenizer.bytes_of(token))
+            return {"token": self.tokenizer.show([token]), "logprob": logprob, "bytes": written}
 
         sampled = zip(request.sampled[new], request.logprobs[new], strict=True)
         content = [said(*pair) | {"top_logprobs": []} for pair in sampled]

@@ -30,6 +30,7 @@ from models.logprob import head_logits
 from models.random import fold, unit
 from models.truncation import truncated
 from rl.config.refusals import Refusal
+from rl.run import bases
 from rl.serve.text import Text
 
 PAUSE = 0.05  # seconds between two calls of `notify` while no reply ends: each costs time that sampling could have
@@ -255,6 +256,7 @@ class Sampler:
         """Load an adapter under a new name. Raise ValueError if the name is taken or the folder does not fit."""
         if name in self.adapters:
             raise Refusal(f"an adapter named {name!r} is loaded already")
+        bases.check(folder, self.tokenizer.folder, self.model.config.quant)
         inner = f"served_{self.count}"  # a module's name cannot have dots
         self.count += 1
         lora.load_adapter(self.model, folder, inner, trainable=False)

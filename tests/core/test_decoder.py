@@ -304,7 +304,7 @@ IGNORED = [
     *changes({"sliding_window": 8}, {"sliding_window": 8, "layer_types": [FULL, SLIDING]}, "mistral"),
     *changes({}, {"sliding_window": 4096}, "mistral"),  # the default
     *changes({}, {"pretraining_tp": 2, "attention_dropout": 0.5, "pad_token_id": 3, "initializer_range": 9.0}),
-    *changes({}, {"attention_multiplier": 3.0, "original_max_position_embeddings": 16, "partial_rotary_factor": 1.0}),
+    *changes({}, {"original_max_position_embeddings": 16, "partial_rotary_factor": 1.0}),
     *changes({}, {"rope_scaling": None, "quantization_config": None, "layer_types": None, "rope_parameters": {}}),
     *changes({"rope_scaling": YARN}, {"rope_scaling": {**YARN, "mscale": 2.0, "mscale_all_dim": 0}}),
     *changes({"rope_scaling": YARN}, {"rope_scaling": {**YARN, "beta_fast": None, "attention_factor": None}}),

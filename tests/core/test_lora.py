@@ -210,7 +210,7 @@ def test_targets(targets, modules, layers):
 @pytest.mark.parametrize(("rslora", "root"), [(False, lambda r: r), (True, math.sqrt)])
 def test_layers_with_their_own_rank_and_alpha(rslora, root):
     """The first key that matches counts; both rules of scaling use the layer's own r and alpha."""
-    ranks = {"^model.layers.0.mlp.up_proj": 2, r"layers\.1\..*": 3, "mlp.up_proj": 5, "proj": 7, "up_proj": 6}
+    ranks = {"^model.layers.0.mlp.up_proj": 2, r"layers\.1\..*": 3, "mlp.up_proj": 5, "up_proj": 6}
     alphas = {"(up|down)_proj": 10.0, "layers.1.mlp.up_proj": 11.0}
     model = injected(tiny_model(), r=4, alpha=6, rslora=rslora, rank_pattern=ranks, alpha_pattern=alphas)
     for path, layer in lora.lora_layers(model):

@@ -82,6 +82,12 @@ def conversation(rng: Random) -> list[dict]:
     return messages
 
 
+def with_one_system(messages: list[dict]) -> list[dict]:
+    """Return messages without system messages but the last, the only one that DeepSeek-R1's template writes."""
+    last = max((i for i, message in enumerate(messages) if message["role"] == "system"), default=-1)
+    return [message for i, message in enumerate(messages) if message["role"] != "system" or i == last]
+
+
 def alternating(rng: Random) -> list[dict]:
     """Return alternating users and assistants, which stricter templates require; the last is a user."""
     roles = ["system"] * rng.randint(0, 1) + ["user", "assistant"] * rng.randint(0, 3) + ["user"]
@@ -204,7 +210,7 @@ def test_prompt_equals_a_template_without_hand_written_format(name, load):
     assert isinstance(tokenizer._format, Template)
     for seed in range(300):
         rng = Random(f"{name} {seed}")
-        messages = conversation(rng) if name == "r1" else alternating(rng)
+        messages = with_one_system(conversation(rng)) if name == "r1" else alternating(rng)
         expected = full(tokenizer, rendered(tokenizer, source, messages))
         assert tokenizer.prompt(messages) == expected, messages
 
@@ -308,9 +314,15 @@ def test_answer_drops_thoughts(load):
             "<think>\nget 1 log": "",
         }
         for said, answer in heard.items():
-            ids = tokenizer._full.encode(said.removeprefix(header) if answer else said, add_special_tokens=False).ids
+            ids = tokenizer._full.encode(said.removeprefix(header), add_special_tokens=False).ids
             assert tokenizer.answer([*ids, tokenizer._end]) == answer
-        assert tokenizer.answer(tokenizer.encode(" get 2 log")) == " get 2 log"
+        # behind a header that opens a think block this is a thought that was cut off
+        assert tokenizer.answer(tokenizer.encode(" get 2 log")) == ("" if header else " get 2 log")
+
+
+@pytest.mark.parametrize("said", ["\n<think>\n42", "a</think>42<think>again", "<think>a</think>\n<think>42"])
+def test_thoughts_that_are_not_closed_are_no_answer(said):
+    assert formats.without_thoughts(said) == ""
 
 
 def test_think_block_is_in_reply_or_header(load):
@@ -356,6 +368,7 @@ def test_text_never_becomes_a_control_token(name, load):
         spoken = [{"role": rng.choice(said_by), "content": text(rng, pieces)} for _ in range(rng.randint(1, 4))]
         if name in ("mistral", "llama2"):
             spoken = [{**message, "content": text(rng, pieces)} for message in alternating(rng)]
+        spoken = with_one_system(spoken) if name == "r1" else spoken
         silent = [{**message, "content": "x"} for message in spoken]
         ids = tokenizer.prompt(spoken)
         assert controls(tokenizer, ids) == controls(tokenizer, tokenizer.prompt(silent)), spoken
@@ -507,8 +520,9 @@ def test_the_recognised_template_writes_what_chatml_writes():
         ([{"content": "x"}], "message 0: role None is not one of"),
         ([{**USER, "content": None}], "message 0: content must be a text, not None"),
         ([{**USER, "content": [{"type": "text", "text": "x"}]}], "message 0: content must be a text, not "),
-        ([{**REPLY, "tool_calls": [{}]}], "message 0: tool_calls are not supported"),
-        ([{**REPLY, "reasoning_content": "x"}], "message 0: only role and content are read, not reasoning_content"),
+        ([{**REPLY, "tool_calls": [{}]}], "message 0: a tool call must have a function"),
+        ([{**USER, "tool_calls": []}], "message 0: a message of the user has no tool_calls"),
+        ([{**REPLY, "reasoning_content": "x"}], "message 0: a message of the assistant has no reasoning_content"),
     ],
 )
 @pytest.mark.parametrize("name", ["qwen3", "llama3.1", "mistral"])
@@ -551,7 +565,7 @@ def test_templates_that_rewrite_messages_are_refused(load):
     each = "{%% for m in messages %s %%}{{ m.content }}\n{%% endfor %%}"
     for source, error in (
         (each % "", r"ends a reply with '\\n', no control token"),
-        (each % "if m.role == 'user'", "leaves out the assistant's messages"),
+        (each % "if m.role == 'user'", "leaves out messages of the user or of the assistant"),
         ("{% for m in messages %}", "the chat template stops: Unexpected end of template"),
         ("{{ messages[0].contents.x }}", "the chat template stops: 'dict object' has no attribute 'contents'"),
     ):

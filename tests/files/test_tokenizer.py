@@ -270,3 +270,17 @@ def test_broken_tokenizer_files_are_refused(tmp_path):
 def test_an_unknown_role_is_refused(chat):
     with pytest.raises(ValueError, match="role 'critic' is not one of system, user, assistant, tool"):
         chat[0].prompt([{"role": "critic", "content": "4"}])
+
+
+@pytest.mark.parametrize("piece", ["é", "数学", "🙂", "naïve 🏳️‍🌈 façade", "\ufffd", "plain"])
+def test_the_bytes_of_tokens_are_those_of_the_text(chat, piece):
+    """A token may be a part of a character; the bytes of all tokens together are the text's."""
+    tokenizer, _ = chat
+    ids = tokenizer.encode(piece)
+    assert b"".join(map(tokenizer.bytes_of, ids)) == tokenizer.decode(ids).encode()
+
+
+def test_bytes_of_a_vocabulary_with_byte_fallback():
+    tokenizer = load_tokenizer(str(reference("stories260k", "tokenizer.json").parent))
+    ids = tokenizer.encode("🙂数")
+    assert b"".join(map(tokenizer.bytes_of, ids)).strip() == "🙂数".encode() and len(ids) >= 7

@@ -98,6 +98,51 @@ def test_a_tenth_of_distinct_rows_is_held_out(tokenizer, tmp_path):
     assert {tuple(e.ids_T) for e in again.held_out} == texts["held_out"], "whatever their order"
 
 
+def test_held_out_rows_share_no_prompt_with_learned_ones(tokenizer, tmp_path):
+    """Several answers to one prompt are held out together, whatever the white space of the prompt."""
+    rows = [{"prompt": f"p{i}{' ' * (j % 2)}", "answer": f"a{j}"} for i in range(40) for j in range(5)]
+    found = loaded(tokenizer, written(tmp_path, *rows))
+    prompts = [
+        {tokenizer.show(e.ids_T[: e.turns[0].start]).replace(" ", "") for e in episodes}
+        for episodes in (found.train, found.held_out)
+    ]
+    assert not prompts[0] & prompts[1] and len(prompts[1]) == 4 and len(found.held_out) == 20
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_array_has_the_rows_of_its_lines(tokenizer, tmp_path, indent):
+    rows = [PAIR, CHAT, AGENTGYM]
+    expected = loaded(tokenizer, written(tmp_path, *rows)).train
+    path = tmp_path / "rows.json"
+    path.write_text("\ufeff" + json.dumps(rows, indent=indent))
+    assert [e.ids_T for e in loaded(tokenizer, str(path)).train] == [e.ids_T for e in expected]
+    path.write_text(json.dumps(PAIR, indent=2))
+    assert [e.ids_T for e in loaded(tokenizer, str(path)).train] == [expected[0].ids_T]
+    path.write_text(json.dumps([*rows, {"prompt": "p"}], indent=indent))
+    with pytest.raises(ValueError, match="row 4: neither messages"):
+        loaded(tokenizer, str(path))
+    path.write_text(json.dumps(rows, indent=indent)[:-2])
+    with pytest.raises(ValueError, match=r"rows.json: not valid JSON"):
+        loaded(tokenizer, str(path))
+
+
+def test_columns_that_are_not_read_are_named(tokenizer, tmp_path, capsys):
+    loaded(tokenizer, written(tmp_path, {**PAIR, "topic": "wood", "source": "x"}, {**PAIR, "topic": "stone"}))
+    assert "are not read: 'topic' (2 rows), 'source' (1 rows)" in capsys.readouterr().out
+    both = {**PAIR, **CHAT}
+    (episode,) = loaded(tokenizer, written(tmp_path, both)).train
+    assert learned(tokenizer, episode) == ["Four.<|im_end|>"]
+    assert "are not read: 'messages' (1 rows)" in capsys.readouterr().out
+
+
+def test_a_call_without_a_template_for_it_is_refused(tokenizer, tmp_path):
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    row = {"messages": [{"role": "user", "content": "How warm?"}, said]}
+    with pytest.raises(ValueError, match=r"rows.jsonl, conversation 1: .* the chat template leaves out tool_calls"):
+        loaded(tokenizer, written(tmp_path, row))
+
+
 def test_max_samples_takes_the_first_rows(tokenizer, tmp_path):
     path = written(tmp_path, *({"prompt": f"p{i}", "answer": f"a{i}"} for i in range(8)))
     found = loaded(tokenizer, path, "max_samples=3")

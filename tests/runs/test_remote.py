@@ -1,6 +1,7 @@
 """eval.py server=: the answers of a server are judged like those from a model in this process."""
 
 import json
+import re
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import eval as eval_program
-from envs import planner
+from envs import planner, textcraft
 from envs.requests import Request
 from models import load_model, load_tokenizer
 from rl.base_model import Base
@@ -122,33 +123,93 @@ def test_failed_requests_are_retried(here, capsys):
     assert capsys.readouterr().err.count("trying again, 6 times") == 1
 
 
-def spoken(text="x", tokens=3) -> dict:
-    choice = {"message": {"content": text}, "finish_reason": "stop"}
+def spoken(text="x", tokens=3, finish="stop", **message) -> dict:
+    choice = {"message": {"content": text, **message}, "finish_reason": finish}
     return {"choices": [choice], "usage": {"completion_tokens": tokens}}
 
 
 @pytest.mark.parametrize(
-    "status, body, error, said",
+    ("status", "body", "said"),
     [
-        (404, {"message": "The model `x` does not exist"}, ValueError, "404 .*does not exist"),
-        (200, {"choices": []}, ConnectionError, "without text"),
-        (200, {"choices": [{"message": {}}]}, ConnectionError, "without text.*KeyError"),
-        (
-            200,
-            spoken(tokens=10**18),
-            ConnectionError,
-            "a wrong number of tokens for max_tokens=24: 1000000000000000000",
-        ),
-        (200, spoken(tokens=-1), ConnectionError, "a wrong number of tokens for max_tokens=24: -1"),
-        (200, spoken(tokens="3"), ConnectionError, "a wrong number of tokens for max_tokens=24: '3'"),
-        (200, spoken(text="x" * 20_000), ConnectionError, "sent 20000 characters for max_tokens=24"),
-        (200, spoken(text=["x"]), ConnectionError, r"text or finish_reason is no string: \(\['x'\], 'stop'\)"),
+        (200, {"choices": []}, "without text"),
+        (200, {"choices": [{"message": {}}]}, "without text"),
+        (200, {"error": {"message": "model overloaded"}}, "without text.*overloaded"),
+        (200, spoken(finish=None), r"not that of a whole reply: \('x', None\)"),
+        (200, spoken(finish="content_filter"), "not that of a whole reply"),
+        (200, spoken(tokens=10**18), "a wrong number of tokens for max_tokens=24: 1000000000000000000"),
+        (200, spoken(tokens=-1), "a wrong number of tokens for max_tokens=24: -1"),
+        (200, spoken(tokens="3"), "a wrong number of tokens for max_tokens=24: '3'"),
+        (200, spoken(text="x" * 20_000), "sent 20000 characters for max_tokens=24"),
+        (200, spoken(text=["x"]), r"not that of a whole reply: \(\['x'\], 'stop'\)"),
+        (200, spoken(text=None, tool_calls=[{"id": "1"}]), "calls of tools"),
+        (400, {"error": {"code": "content_filter", "message": "filtered"}}, "filtered"),
+        (422, {"error": "a validation of something else"}, "422"),
     ],
 )
-def test_malformed_answer_ends_the_evaluation(status, body, error, said, here):
+def test_an_odd_answer_leaves_its_episode_out(status, body, said, here, capsys):
+    cfg, tasks = first_task()[0], make_eval_tasks(first_task()[0], "val", 6, 1)
     Handler.failures = [(status, body)]
-    with pytest.raises(error, match=said):
+    played = evaluation.play_all(here[2], "mine", replace(cfg, rollout_batch_size=1), 0.0, tasks)
+    assert [episode.infrastructure_failed for episode in played] == [True] + [False] * 5
+    err = capsys.readouterr().err
+    assert err.count("the episode is left out") == 1 and re.search(said, err)
+
+
+def test_an_evaluation_ends_if_most_episodes_fail(here, capsys):
+    cfg, tasks = first_task()[0], make_eval_tasks(first_task()[0], "val", 40, 1)
+    Handler.failures = [(400, {"error": "filtered"})] * 40
+    with pytest.raises(ValueError, match="8 of 8 episodes that were tried failed"):
+        evaluation.play_all(client.Server(here[2].url), "mine", replace(cfg, rollout_batch_size=1), 0.0, tasks)
+    Handler.failures = []
+
+
+def test_an_unknown_model_ends_the_evaluation_at_once(here):
+    Handler.failures = [(404, {"message": "The model `x` does not exist"})]
+    with pytest.raises(ValueError, match=r"404 .*does not exist"):
         evaluation.play(here[2], "mine", *(first_task()[0], 0.0, first_task()[1]))
+
+
+def test_parts_of_text_and_a_missing_count_are_read(here, capsys):
+    parts = spoken(text=[{"type": "text", "text": "get 1 "}, {"type": "text", "text": "log"}])
+    Handler.failures = [(200, parts), (200, parts | {"usage": None})]
+    asked = ("mine", [{"role": "user", "content": "x"}], 24, 0.0, 7)
+    assert here[2].chat(*asked) == ("get 1 log", 3, "stop") and here[2].chat(*asked) == ("get 1 log", 0, "stop")
+    assert capsys.readouterr().err.count("counts no tokens") == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "This model's maximum context length is 64 tokens",
+        "the request exceeds the available context size",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "The input is too long for this model",
+        "too many tokens",
+    ],
+)
+def test_servers_words_for_a_prompt_that_is_too_long(said, here):
+    cfg, task = first_task()
+    Handler.failures = [(422, {"error": said})]
+    episode = evaluation.play(here[2], "mine", cfg, 0.0, task)
+    assert episode.outcome == "timeout" and not episode.infrastructure_failed
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_an_environment_that_raises_leaves_its_episode_out(call, here, monkeypatch, capsys):
+    """Whatever a grader raises: a number of thousands of digits, say."""
+    calls = []
+    original = getattr(textcraft.Env, call)
+
+    def once(self, *args):
+        calls.append(1)
+        return int("9" * 5000) if len(calls) == 1 else original(self, *args)
+
+    monkeypatch.setattr(textcraft.Env, call, once)
+    cfg = replace(first_task()[0], rollout_batch_size=1)
+    played = evaluation.play_all(here[2], "mine", cfg, 0.0, make_eval_tasks(cfg, "val", 4, 1))
+    assert [episode.infrastructure_failed for episode in played] == [True] + [False] * 3
+    assert "textcraft raised ValueError: Exceeds the limit" in capsys.readouterr().err
 
 
 def test_unreachable_server_is_reported_after_all_attempts():

@@ -1,0 +1,137 @@
+"""An adapter is used over the base, tokenizer and template that it was trained with, whichever program uses it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import run_program
+from safetensors.torch import load_file, save_file
+
+import eval as eval_program
+import lora
+import merge
+from models import load_model, load_tokenizer
+from models.weights import TINY
+from rl.config.parse import parse
+from rl.run import bases
+from rl.run.resume import copy_adapter
+from rl.serve.sampler import Sampler
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("bases") / "base"
+    shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(base, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("bases") / "adapter"
+    model = load_model(str(base))
+    lora.inject(model, r=2, alpha=4)
+    lora.save_adapter(model, folder, str(base))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(base / name, folder / name)
+    bases.write(folder, base, "none")
+    return folder
+
+
+def changed(base: Path, folder: Path, what: str) -> Path:
+    """Copy a base with one thing changed."""
+    shutil.copytree(base, folder)
+    if what == "weights":
+        tensors = load_file(folder / "model.safetensors")
+        tensors["model.norm.weight"] += 1
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    elif what == "template":
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        config["chat_template"] = config["chat_template"].replace("user", "USER") + "{# another #}"
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    elif what == "tokenizer":
+        spec = json.loads((folder / "tokenizer.json").read_text())
+        spec["model"]["merges"] = spec["model"]["merges"][:-1]
+        (folder / "tokenizer.json").write_text(json.dumps(spec))
+    return folder
+
+
+def ways_in(adapter: Path, base: Path, out: Path) -> dict:
+    """Return each way in which a program uses an adapter over a base."""
+    cfg = parse([f"model={base}", f"resume_from={adapter}", "max_new_tokens=2", "max_turns=1", f"out={out}"])
+    model, tokenizer = load_model(str(base)), load_tokenizer(str(base))
+    return {
+        "train": lambda: copy_adapter(model, cfg),
+        "eval": lambda: next(eval_program.evaluators_here(cfg, [str(adapter)])),
+        "merge": lambda: merge.write(merge.Keys(out=str(out), adapter=str(adapter), model=str(base), prompts=0)),
+        "serve": lambda: Sampler(load_model(str(base)), tokenizer, 2, 64, 4).load("a", adapter),
+    }
+
+
+@pytest.mark.parametrize("what", ["weights", "tokenizer", "template"])
+@pytest.mark.parametrize("way", ["train", "eval", "merge", "serve"])
+def test_another_base_is_refused_on_every_way_in(what, way, base, adapter, tmp_path):
+    other = changed(base, tmp_path / "other", what)
+    with pytest.raises(ValueError, match=f"{adapter}: {other} has (other|another).*{what}.*trained"):
+        ways_in(adapter, other, tmp_path / "out")[way]()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("way", ["train", "eval", "serve"])
+def test_a_copy_of_the_base_is_the_same_base(way, base, adapter, tmp_path):
+    """Where the base lies does not matter, nor how its tokenizer's file is written."""
+    copy = shutil.copytree(base, tmp_path / "moved")
+    spec = json.loads((copy / "tokenizer.json").read_text())
+    spec["padding"] = None
+    spec["model"]["merges"] = [pair if isinstance(pair, str) else " ".join(pair) for pair in spec["model"]["merges"]]
+    (copy / "tokenizer.json").write_text(json.dumps(spec, indent=1))
+    ways_in(adapter, copy, tmp_path / "out")[way]()
+
+
+def test_what_another_program_left_beside_an_adapter_is_compared(base, adapter, tmp_path, capsys):
+    """Without a record: the base that the config names, the tokenizer and the template in the adapter's folder."""
+    foreign = shutil.copytree(adapter, tmp_path / "foreign")
+    (foreign / bases.FILE).unlink()
+    bases.check(foreign, base, "none")
+    for what in ("weights", "tokenizer", "template"):
+        with pytest.raises(ValueError, match=what):
+            bases.check(foreign, changed(base, tmp_path / what, what), "none")
+    config = json.loads((foreign / "adapter_config.json").read_text())
+    (foreign / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "Qwen/Qwen3-0.6B"}))
+    assert not capsys.readouterr().out
+    bases.check(foreign, base, "none")
+    assert "names the base Qwen/Qwen3-0.6B; whether" in capsys.readouterr().out
+    (foreign / "tokenizer.json").unlink()
+    (foreign / "tokenizer_config.json").unlink()
+    bases.check(foreign, changed(base, tmp_path / "any", "tokenizer"), "none")  # nothing says what it was
+
+
+def test_another_quantisation_is_said(base, adapter, capsys):
+    bases.check(adapter, base, "nf4")
+    assert "was trained over quant=none, and is used over quant=nf4" in capsys.readouterr().out
+
+
+def test_the_second_adapters_base_is_compared_too(base, adapter, tmp_path):
+    other = changed(base, tmp_path / "other", "weights")
+    second = shutil.copytree(adapter, tmp_path / "second")
+    bases.write(second, other, "none")
+    cfg = parse([f"model={base}"])
+    evaluators = eval_program.evaluators_here(cfg, [str(adapter), str(second)])
+    next(evaluators)
+    with pytest.raises(ValueError, match=f"{second}: {base} has other weights"):
+        next(evaluators)
+
+
+def test_a_damaged_record_is_one_line(base, adapter, tmp_path):
+    broken = shutil.copytree(adapter, tmp_path / "broken")
+    for text in ("[1]", "{", "3"):
+        (broken / bases.FILE).write_text(text)
+        with pytest.raises(ValueError, match=r"base.json: damaged"):
+            bases.check(broken, base, "none")
+
+
+def test_a_trained_adapter_has_the_record(base, tmp_path):
+    words = [f"model={base}", "algo=sft", "episodes=2", "batch_size=2", "epochs=1", "eval_episodes=0", "ranks=1"]
+    run_program("train.py", *words, f"out={tmp_path / 'run'}")
+    record = json.loads((tmp_path / "run" / "epoch_1" / bases.FILE).read_text())
+    assert record == bases.identity(base, "none") and all(record.values())
