@@ -23,7 +23,8 @@ from rl import ranks, reward
 from rl.base_model import Base
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
-from rl.ranks import playing
+from rl.ranks.pace import Pace
+from rl.ranks.playing import play_on_ranks
 from rl.records import Episode
 from rl.remote.sampler import remote_engine
 from rl.report import progress as live
@@ -45,6 +46,7 @@ def rollout(
     temperature: float,
     progress: tqdm,
     keep_hidden: bool = False,
+    pace: Pace | None = None,
 ) -> list[Episode]:
     """Play every task, cfg.rollout_batch_size at once, and return the episodes in the order of the tasks.
 
@@ -52,8 +54,10 @@ def rollout(
     episode whose environment fails (EnvironmentFailed) is marked infrastructure_failed. Raise ValueError if all fail.
 
     keep_hidden: for an algorithm with a critic, episodes keep the hidden states that predicted their sampled tokens.
+    pace: by which several ranks share the tasks (`play_on_ranks`).
     """
-    return next(rollouts(model, tokenizer, tasks, cfg, (temperature,), progress, keep_hidden))
+    play = partial(play_here, model, tokenizer, cfg, temperature, sampler_hash(model), keep_hidden)
+    return next(play_on_ranks([play], tasks, progress, pace))
 
 
 def rollouts(
@@ -63,14 +67,14 @@ def rollouts(
     cfg: Config,
     temperatures: Sequence[float],
     progress: tqdm,
-    keep_hidden: bool = False,
+    pace: Pace | None = None,
 ) -> Iterator[list[Episode]]:
     """Yield the `rollout` at each temperature; several ranks play them side by side."""
-    ways = [partial(play, model, tokenizer, cfg, at, sampler_hash(model), keep_hidden) for at in temperatures]
-    yield from playing.play(ways, tasks, progress)
+    ways = [partial(play_here, model, tokenizer, cfg, at, sampler_hash(model), False) for at in temperatures]
+    return play_on_ranks(ways, tasks, progress, pace)
 
 
-def play(
+def play_here(
     model: CausalLM,
     tokenizer: Tokenizer,
     cfg: Config,
@@ -92,8 +96,8 @@ def play(
     try:
         games.start()
         while games.playing:
-            for row in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
-                games.add_turn(row)
+            for turn in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
+                games.add_turn(turn)
                 games.take_steps()
             if games.base and games.base.waiting:
                 for slot, results in games.base.answer_waiting().items():
@@ -163,16 +167,17 @@ class _Games:
         opening = partial(env.reset, task.seed, task.split)
         return env, self.pool.submit(opening).result if env.slow else opening
 
-    def add_turn(self, row: SampledTurn) -> None:
+    def add_turn(self, turn: SampledTurn) -> None:
         """Append the agent's turn and let the environment execute it."""
-        game = self.playing[row.slot]
-        if row.stop_reason == "failed":  # by a server that samples
-            return self.take_step(row.slot, row.step)
-        game.episode.append_turn(row.ids, row.logprobs, row.stop_reason, row.hidden)
-        if row.stop_reason == "context":
-            self.take_step(row.slot, lambda: CUT)
+        game = self.playing[turn.slot]
+        if turn.stop_reason == "failed":  # by a server that samples
+            return self.take_step(turn.slot, turn.step)
+        # The sampled log-probabilities are the old ones of the loss; the mask is 1 on these ids.
+        game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden)
+        if turn.stop_reason == "context":
+            self.take_step(turn.slot, lambda: CUT)
         else:
-            self.call(row.slot, partial(game.env.step, self.tokenizer.answer(row.ids)))
+            self.call(turn.slot, partial(game.env.step, self.tokenizer.answer(turn.ids)))
 
     def call(self, slot: int, step: Callable[[], envs.Step]) -> None:
         """Take the environment's step now or, if it is slow, start it in a thread."""
