@@ -31,6 +31,22 @@ QUERY_TILE = 64
 LOG2E = math.log2(math.e)  # scores are in base 2: torch's exp2 takes a third of the time of its exp
 
 
+def masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window=None) -> torch.Tensor:
+    """Return what `attend` does: the plain form, torch's scaled_dot_product_attention with a mask.
+
+    Read it first. It runs on devices without a faster form, and tests compare the others with it.
+    """
+    B = len(q_BHTE)
+    k = rearrange(k_UZEL, "u (b k) e l -> b k (u l) e", b=B)
+    v = rearrange(v_UZLE, "u (b k) l e -> b k (u l) e", b=B)
+    last_key = last_key_BT.clamp(min=0)[..., None]  # the gradient of a query that sees no key would be NaN
+    key = torch.arange(k.shape[2], device=q_BHTE.device)
+    seen = key <= last_key  # [B, T, keys]
+    if window is not None:
+        seen &= key > last_key - window
+    return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=seen[:, None], enable_gqa=True)
+
+
 def attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window: int | None = None, exact: bool = False) -> torch.Tensor:
     """Return out_BHTE, causal attention over U blocks of L = KEY_BLOCK keys, in the dtype of q.
 
@@ -46,21 +62,9 @@ def attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window: int | None = None, exact
     return out_BHTE
 
 
-def masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window=None) -> torch.Tensor:
-    """Return what `attend` does, by torch's scaled_dot_product_attention with a mask."""
-    B = len(q_BHTE)
-    k = rearrange(k_UZEL, "u (b k) e l -> b k (u l) e", b=B)
-    v = rearrange(v_UZLE, "u (b k) l e -> b k (u l) e", b=B)
-    last_key = last_key_BT.clamp(min=0)[..., None]  # the gradient of a query that sees no key would be NaN
-    key = torch.arange(k.shape[2], device=q_BHTE.device)
-    seen = key <= last_key  # [B, T, keys]
-    if window is not None:
-        seen &= key > last_key - window
-    return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=seen[:, None], enable_gqa=True)
-
-
 class ExactAttention(torch.autograd.Function):
-    """Blocked softmax attention; saves q, k, v and the log-sum-exp, and recomputes the weights in the backward."""
+    """`masked_attention` on a CPU, by blocks; saves q, k, v and the log-sum-exp, and the backward computes the weights
+    again."""
 
     @staticmethod
     def forward(ctx, q_BHTE, k_UZEL, v_UZLE, last_key_BT, window=None):

@@ -165,11 +165,11 @@ def _sample(model: CausalLM) -> tuple[list[list[int]], list[list[float]]]:
     sequences, sampled = [], []
     for i in range(rows):
         engine.feed(engine.open((0, i)), ids[i])
-    for row in engine.run(2, 1.0, frozenset()):
-        i = row.slot
-        ids[i] += row.ids
+    for turn in engine.run(2, 1.0, frozenset()):
+        i = turn.slot
+        ids[i] += turn.ids
         sequences.append(list(ids[i]))
-        sampled.append(row.logprobs)
+        sampled.append(turn.logprobs)
         if turns_left[i]:
             turns_left[i] -= 1
             observation = [token % vocabulary for token in (3, 1, 2)]

@@ -1,6 +1,10 @@
 """Rollouts: the agent plays its environments, many episodes at once.
 
 Tokens in, tokens out. An episode is one list of ids that only grows; sampled ids are never decoded and encoded again.
+
+    rollout           all tasks at one temperature; `rollouts` at several, for evaluations
+    play_on_ranks     each process gets its share of the tasks (rl/ranks/playing.py); one process plays all
+    play_here         the loop of this process: the engine samples turns, `_Games` lets environments answer them
 """
 
 from collections import deque
