@@ -85,10 +85,21 @@ def summed(pieces: Iterable[T], parameters: list[Tensor], pace: Pace | None = No
 
     pace: measures this rank. Raises torch.OutOfMemoryError on every rank if memory runs out on one.
     """
-    pace, shards = pace or Pace(), ranks.here.shards
+    shards = ranks.here.shards
     if shards is not None:
         parameters = shards.replicated(parameters)  # the others are reduced by their own backward
-    step, error = StepSum(list(pieces), parameters), None
+    step = StepSum(list(pieces), parameters)
+    if ranks.here.world == 1:
+        yield step
+    else:
+        yield from _with_other_ranks(step, pace or Pace())
+    for p, grad in zip(parameters, step.nodes[0].grads if parameters else [], strict=True):
+        p.grad = grad
+
+
+def _with_other_ranks(step: StepSum[T], pace: Pace) -> Iterator[StepSum[T]]:
+    """Yield the step for the block of `summed`; then exchange results and sums with the other ranks."""
+    shards, error = ranks.here.shards, None
     try:
         with pace.measured("a micro-batch of an update") as units:
             units += [step.counts()[ranks.here.rank]]
@@ -96,25 +107,19 @@ def summed(pieces: Iterable[T], parameters: list[Tensor], pace: Pace | None = No
                 shards.begin_step(max(step.counts()))
             yield step
             if shards is not None:
-                shards.end_step(parameters)
+                shards.end_step(step.parameters)
     except Exception as raised:
-        if ranks.here.world == 1:
-            raise
         if shards is not None and isinstance(raised, torch.OutOfMemoryError):
             raise RuntimeError(str(raised)) from None  # the others cannot repeat the step with smaller pieces
         error = raised
-    if ranks.here.world > 1:
-        # A rank that failed comes here too, because the others would wait for its nodes.
-        ran_out = error is not None and is_from_cuda(error)
-        of_ranks = ranks.agreed(None if ran_out else step.results, None if ran_out else error)
-        if None in of_ranks:
-            raise torch.OutOfMemoryError(f"out of memory on rank {of_ranks.index(None)}")
-        step.results = [result for results in of_ranks for result in results]
-        if not parameters:
-            return
-        step.nodes = (reduced if step.in_place else exchanged)(step.nodes, parameters)
-    for p, grad in zip(parameters, step.nodes[0].grads, strict=True):
-        p.grad = grad
+    # A rank that failed comes here too, because the others would wait for its nodes.
+    ran_out = error is not None and is_from_cuda(error)
+    of_ranks = ranks.agreed(None if ran_out else step.results, None if ran_out else error)
+    if None in of_ranks:
+        raise torch.OutOfMemoryError(f"out of memory on rank {of_ranks.index(None)}")
+    step.results = [result for results in of_ranks for result in results]
+    if step.parameters:
+        step.nodes = (reduced if step.in_place else exchanged)(step.nodes, step.parameters)
 
 
 def adds_in_place(size: int, one_gpu: bool) -> bool:
