@@ -57,7 +57,7 @@ def rollout(
     Requests of environments to the base model wait until no episode can sample, then are answered as one batch. An
     episode whose environment fails (EnvironmentFailed) is marked infrastructure_failed. Raise ValueError if all fail.
 
-    keep_hidden: for an algorithm with a critic, episodes keep the hidden states that predicted their sampled tokens.
+    keep_hidden: for a critic, episodes keep the hidden states that predicted their sampled tokens.
     pace: by which several ranks share the tasks (`play_on_ranks`).
     """
     play = partial(play_here, model, tokenizer, cfg, temperature, sampler_hash(model), keep_hidden)
@@ -95,7 +95,7 @@ def play_here(
         # The cache has a row for each episode that plays at once, so more rows than tasks would stay empty.
         rows, version = min(cfg.rollout_batch_size, len(tasks) or 1), lora.adapter_version(model)
         engine = hooks(model.lm_head.weight).engine(Engine, model, rows, cfg.max_len, version)
-    engine.keep_hidden = keep_hidden and cfg.algorithm.critic
+    engine.keep_hidden = keep_hidden
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, adapter_hash)
     try:
         games.start()

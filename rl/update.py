@@ -64,18 +64,26 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progr
             steps.append(step)
             progress.update(len(step_batch.episodes))
     state.model.eval()
-    # A skipped step's metrics may be NaN, which would spoil the means.
-    taken = [step for step in steps if not step["skipped"]]
-    if steps and not taken and within_target_kl:
+    stats = means(steps)
+    if steps and not stats["optimizer_steps"] and within_target_kl:
         raise FloatingPointError(f"epoch {state.epoch + 1}: no gradient was finite, in {len(steps)} optimizer steps")
-    names = [name for name in taken[0] if name not in ("skipped", "trained_tokens")] if taken else []
-    stats = {name: sum(step[name] for step in taken) / len(taken) for name in names}
-    stats |= {"optimizer_steps": len(taken), "skipped_steps": len(steps) - len(taken)}
-    stats["trained_tokens"] = sum(step["trained_tokens"] for step in steps)
     if cfg.algorithm.source == "rollouts":
         # Through a tensor, because Python's max would pass over a NaN.
         stats |= {"sampler_gap": torch.tensor(gaps).max().item() if gaps else None, "exact": state.exact}
     return stats, first_entropy_N
+
+
+def means(steps: list[dict]) -> dict:
+    """Return the means of the metrics of optimizer steps, over those that were taken, and their counts."""
+    # A skipped step's metrics may be NaN, which would spoil the means.
+    taken = [step for step in steps if not step["skipped"]]
+    names = [name for name in taken[0] if name not in ("skipped", "trained_tokens")] if taken else []
+    return {
+        **{name: sum(step[name] for step in taken) / len(taken) for name in names},
+        "optimizer_steps": len(taken),
+        "skipped_steps": len(steps) - len(taken),
+        "trained_tokens": sum(step["trained_tokens"] for step in steps),
+    }
 
 
 def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> dict:

@@ -62,9 +62,7 @@ class Pieces:
 
     def like(self, key: str, p: Tensor) -> Tensor:
         """Return a tensor as `p` lies: whole, or this rank's rows."""
-        if ranks.here.shards is None:
-            return self.whole(key)
-        if not isinstance(p, DTensor):
+        if ranks.here.shards is None or not isinstance(p, DTensor):
             return self.whole(key)
         rows = self.rows(key, *share_of(len(p), ranks.here.rank, ranks.here.world)).to(p.device)
         how = dict(run_check=False, shape=p.shape, stride=p.stride())
