@@ -63,7 +63,7 @@ def select(batch: Batch, indices: list[int]) -> Batch:
 
 
 def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator[Batch]:
-    """Yield one piece of batch_size episodes for each optimizer step; the last may be smaller.
+    """Yield the batch of each optimizer step, of batch_size episodes; the last may be smaller.
 
     seed: of the order of the episodes; None keeps their order.
     """
