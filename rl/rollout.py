@@ -102,12 +102,12 @@ def play_here(
         while games.playing:
             for turn in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
                 games.add_turn(turn)
-                games.take_steps()
+                games.collect_slow_steps()
             if games.base and games.base.waiting:
                 for slot, results in games.base.answer_waiting().items():
-                    games.call(slot, partial(games.playing[slot].env.answer, results))
+                    games.step_env(slot, partial(games.playing[slot].env.answer, results))
             else:
-                games.take_steps(wait=True)
+                games.collect_slow_steps(wait=True)
     finally:
         # Environments that still run in threads are told to give up, because nothing waits for them here.
         games.left.set()
@@ -137,7 +137,7 @@ class _Games:
     adapter_hash: str  # of the weights that sample
     playing: dict[int, _Game] = field(default_factory=dict)  # by slot
     finished: dict[tuple[int, int], Episode] = field(default_factory=dict)  # by Task.key
-    steps: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) of slow environments, in order
+    slow_steps: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) in a thread, in order of start
     left: Event = field(default_factory=Event)  # set when the rollout ends
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MAX_THREADS))
     base: Base | None = None  # with the waiting requests, made for the first one
@@ -175,32 +175,32 @@ class _Games:
         """Append the agent's turn and let the environment execute it."""
         game = self.playing[turn.slot]
         if turn.stop_reason == "failed":  # by a server that samples
-            return self.take_step(turn.slot, turn.step)
+            return self.continue_episode(turn.slot, turn.step)
         # The sampled log-probabilities are the old ones of the loss; the mask is 1 on these ids.
         game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden)
         if turn.stop_reason == "context":
-            self.take_step(turn.slot, lambda: CUT)
+            self.continue_episode(turn.slot, lambda: CUT)
         else:
-            self.call(turn.slot, partial(game.env.step, self.tokenizer.answer(turn.ids)))
+            self.step_env(turn.slot, partial(game.env.step, self.tokenizer.answer(turn.ids)))
 
-    def call(self, slot: int, step: Callable[[], envs.Step]) -> None:
+    def step_env(self, slot: int, step: Callable[[], envs.Step]) -> None:
         """Take the environment's step now or, if it is slow, start it in a thread."""
         if self.playing[slot].env.slow:
-            self.steps.append((slot, self.pool.submit(step)))
+            self.slow_steps.append((slot, self.pool.submit(step)))
         else:
-            self.take_step(slot, step)
+            self.continue_episode(slot, step)
 
-    def take_steps(self, wait: bool = False) -> None:
-        """Take the finished steps of slow environments in the order they were started; with `wait`, at least one."""
-        if wait and self.steps:
+    def collect_slow_steps(self, wait: bool = False) -> None:
+        """Go on with the finished steps of slow environments, in the order of their start; with `wait`, with at least one."""
+        if wait and self.slow_steps:
             ranks.here.waits_for_environments = True  # so that the heartbeat does not take this rank for hung
-            futures.wait([self.steps[0][1]])
+            futures.wait([self.slow_steps[0][1]])
             ranks.here.waits_for_environments = False
-        while self.steps and self.steps[0][1].done():
-            slot, step = self.steps.popleft()
-            self.take_step(slot, step.result)
+        while self.slow_steps and self.slow_steps[0][1].done():
+            slot, step = self.slow_steps.popleft()
+            self.continue_episode(slot, step.result)
 
-    def take_step(self, slot: int, step: Callable[[], envs.Step]) -> None:
+    def continue_episode(self, slot: int, step: Callable[[], envs.Step]) -> None:
         """Continue the slot's episode with the environment's step, or end it."""
         game = self.playing[slot]
         try:
