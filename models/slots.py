@@ -79,6 +79,7 @@ def share_prefix(new: Slot, slots: dict[int, Slot], version: Hashable, parent: i
         if usable and other.ids[shared : shared + 1] == ids[shared : shared + 1]:  # else no more is common
             common = min(_common(other.ids, ids), len(other.ids) - 1, len(ids) - 1)
             if common > shared:
+                # `parent` itself may still wait for a copy of these tokens: then they come from its own parent.
                 while slots[i].parent is not None and slots[i].length >= common:
                     i = slots[i].parent
                 shared, new.parent, new.length, new.pending = common, i, common, ids[common:]

@@ -191,7 +191,7 @@ class _Games:
             self.continue_episode(slot, step)
 
     def collect_slow_steps(self, wait: bool = False) -> None:
-        """Go on with the finished steps of slow environments, in the order of their start; with `wait`, with at least one."""
+        """Go on with finished steps of slow environments, in order of their start; with `wait`, with at least one."""
         if wait and self.slow_steps:
             ranks.here.waits_for_environments = True  # so that the heartbeat does not take this rank for hung
             futures.wait([self.slow_steps[0][1]])
