@@ -33,7 +33,10 @@ class Adapter(nn.Module):
 
 
 class LoRALinear(nn.Module):
-    """A frozen linear layer with any number of named adapters, of which at most one is active."""
+    """A frozen linear layer with any number of named adapters, of which at most one is active.
+
+    `forward` is the formula; `joint`, `joint_lean` and `fuses` compute it for several layers of one input at once.
+    """
 
     def __init__(self, base_layer: nn.Linear):
         super().__init__()

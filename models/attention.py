@@ -57,9 +57,7 @@ def attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window: int | None = None, exact
     if q_BHTE.device.type == "cpu":
         return ExactAttention.apply(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window)
     out_BHTE = hooks(q_BHTE).attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window, exact)
-    if out_BHTE is None:
-        out_BHTE = masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window)
-    return out_BHTE
+    return masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window) if out_BHTE is None else out_BHTE
 
 
 class ExactAttention(torch.autograd.Function):
