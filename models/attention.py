@@ -70,7 +70,7 @@ class ExactAttention(torch.autograd.Function):
         K, G, out_BHTE = Z // B, H * B // Z, torch.zeros_like(q_BHTE)
         lse_BHT = out_BHTE.new_empty(out_BHTE.shape[:3], dtype=wide)  # base-2 log-sum-exp of the scores
         for tile in tiles(last_key_BT, K, window):
-            in_tile, T = (tile.rows, slice(None), tile.queries), tile.last_key_BT.shape[1]
+            in_tile, T = (tile.sequences, slice(None), tile.queries), tile.last_key_BT.shape[1]
             queries_ZME = _group(q_BHTE[in_tile].to(wide) * (LOG2E * E**-0.5), K)
             scores_UZML = queries_ZME.new_empty(tile.end - tile.first, *queries_ZME.shape[:2], KEY_BLOCK)
             score(queries_ZME, tile.blocks(k_UZEL).to(wide), scores_UZML)
@@ -90,7 +90,7 @@ class ExactAttention(torch.autograd.Function):
         grad_q = torch.zeros_like(q_BHTE)
         grad_k, grad_v = lse_BHT.new_zeros(2, Z, U * KEY_BLOCK, E)
         for tile in tiles(last_key_BT, K, ctx.window):
-            in_tile = tile.rows, slice(None), tile.queries
+            in_tile = tile.sequences, slice(None), tile.queries
             keys = rearrange(tile.blocks(k_UZEL).to(wide), "u z e l -> z (u l) e")
             values = rearrange(tile.blocks(v_UZLE).to(wide), "u z l e -> z (u l) e")
             queries = _group(q_BHTE[in_tile].to(wide) * (LOG2E * E**-0.5), K)
@@ -113,7 +113,7 @@ class ExactAttention(torch.autograd.Function):
 class Tile:
     """Adjacent queries of some sequences of the batch, and the blocks of keys that they see."""
 
-    rows: slice | torch.Tensor  # the sequences, of B, that have a query in this tile
+    sequences: slice | torch.Tensor  # those, of B, that have a query in this tile
     heads: slice | torch.Tensor  # their key heads, of Z
     queries: slice  # of T
     last_key_BT: torch.Tensor  # the last key that each of these queries sees
@@ -135,12 +135,12 @@ def tiles(last_key_BT: torch.Tensor, K: int, window: int | None) -> Iterator[Til
             continue
         first, end = int(real[0]), int(real[-1]) + 1
         if end - first == len(real):  # a slice is read without a copy
-            rows, heads = slice(first, end), slice(first * K, end * K)
+            sequences, heads = slice(first, end), slice(first * K, end * K)
         else:
-            rows, heads = real, (real[:, None] * K + torch.arange(K)).flatten()
-        tile_BT = last_key_BT[rows, queries]
+            sequences, heads = real, (real[:, None] * K + torch.arange(K)).flatten()
+        tile_BT = last_key_BT[sequences, queries]
         tile_BT = tile_BT.where(tile_BT >= 0, tile_BT.max())  # padding sees what the last query sees: no NaN
-        yield Tile(rows, heads, queries, tile_BT, *span(tile_BT, window))
+        yield Tile(sequences, heads, queries, tile_BT, *span(tile_BT, window))
 
 
 def span(last_key_BT: torch.Tensor, window: int | None) -> tuple[int, int, int]:
