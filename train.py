@@ -67,7 +67,7 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstr
     with run.uninterrupted(state, episodes):
         # 4. Learn from them: optimizer steps on the adapter and the critic.
         with run.phase("learn") as phase:
-            losses = learn(state, batch, cfg)
+            losses, batch = learn(state, batch, cfg)
             phase["tokens"] += losses["trained_tokens"]
 
         # 5. Log and save.
@@ -77,28 +77,35 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstr
     # 6. Evaluate.
     if run.evaluates(state):
         evaluate_and_log(run, tokenizer, state, demos)
-    run.log_phases(state.epoch, state.step)
+    run.log_phases(state)
     write_report(run, state.epoch, tokenizer, episodes, batch, cfg)
 
 
 def collect(tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None, cfg: Config) -> list[Episode]:
-    """Return the epoch's episodes: played, demonstrated by experts, or read from data= or rollouts=."""
-    if demos:
-        return demos.train
-    if cfg.rollouts:
-        return saved_episodes(state, cfg)
-    if cfg.ahead:
-        return ahead.collect(tokenizer, state, cfg)
+    """Return the epoch's episodes, which the policy plays here unless the settings name another source."""
+    if demos or cfg.rollouts or cfg.ahead:
+        return collect_elsewhere(tokenizer, state, demos, cfg)
     if cfg.curriculum:
         cfg = lesson(cfg, state.epoch)
     size = cfg.algorithm.group_size
     tasks = make_tasks(cfg, state.groups, cfg.episodes // size, size, "train", cfg.seed, cfg.order, cfg.max_samples)
     with progress_bar(len(tasks), f"epoch {state.epoch + 1} episodes") as progress:
         if cfg.algorithm.source == "demonstrations":
-            return demonstrations(tokenizer, tasks, cfg, progress, state.model)
+            return demonstrations(tokenizer, tasks, cfg, progress, state.model, state.pace)
         # Where sampling computes what training does, the critic can read the states that sampling computed.
         keep_hidden = cfg.algorithm.critic and state.exact == "yes"
-        return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, keep_hidden)
+        return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, keep_hidden, state.pace)
+
+
+def collect_elsewhere(
+    tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None, cfg: Config
+) -> list[Episode]:
+    """Return the epoch's episodes: the rows of data=, the saved ones of rollouts=, or those that a server plays."""
+    if demos:
+        return demos.train
+    if cfg.rollouts:
+        return saved_episodes(state, cfg)
+    return ahead.collect(tokenizer, state, cfg)
 
 
 def score(state: TrainState, episodes: list[Episode], cfg: Config) -> Batch:
@@ -119,17 +126,17 @@ def score(state: TrainState, episodes: list[Episode], cfg: Config) -> Batch:
     return off_policy.weighted(batch, cfg.sampler_clip) if cfg.sampler else batch
 
 
-def learn(state: TrainState, batch: Batch, cfg: Config) -> dict:
-    """Take the epoch's optimizer steps and return their metrics."""
+def learn(state: TrainState, batch: Batch, cfg: Config) -> tuple[dict, Batch]:
+    """Take the epoch's optimizer steps. Return (their metrics, the batch with first_entropy_N)."""
     with progress_bar(cfg.algorithm.epochs * len(batch.episodes), f"epoch {state.epoch + 1} learning") as progress:
-        losses = update(state, batch, algorithm_module(cfg.algo), cfg, progress)
+        losses, first_entropy_N = update(state, batch, algorithm_module(cfg.algo), cfg, progress)
     state.epoch, state.mid_epoch = state.epoch + 1, False
     state.groups += cfg.episodes // cfg.algorithm.group_size
     state.baseline = batch.baseline
     if cfg.algorithm.reference:
         losses["kl_coef"] = state.kl_coef  # the one that this epoch's loss had
         state.kl_coef = kl.next_kl_coef(batch, cfg.algorithm)
-    return losses
+    return losses, replace(batch, first_entropy_N=first_entropy_N)
 
 
 def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None) -> None:
@@ -141,7 +148,8 @@ def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: D
             results += evaluate_held_out(prefix, state.model, tokenizer, demos, cfg)
         if cfg.eval_episodes and not demos:
             ways = (cfg.temperature, 0.0)
-            for result in evaluate(state.model, tokenizer, cfg, ways, cfg.eval_split, cfg.eval_episodes):
+            held_out = cfg.eval_split, cfg.eval_episodes
+            for result in evaluate(state.model, tokenizer, cfg, ways, *held_out, state.pace):
                 phase["tokens"] += result["sampled_tokens"]
                 results.append({"eval": result})
                 print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)

@@ -97,7 +97,7 @@ class Ours:
         for episode in episodes:
             episode.turns[-1].reward = reward(episode.ids_T[episode.turns[-1].start :])
         batch = grpo.advantages(make_batch(episodes), self.cfg.grpo)
-        losses = update(self.state, batch, grpo, self.cfg, tqdm(disable=True))
+        losses, _ = update(self.state, batch, grpo, self.cfg, tqdm(disable=True))
         self.state.epoch += 1
         self.clock.stop()
         assert losses["optimizer_steps"] == 1 and losses["grad_norm"] > 0

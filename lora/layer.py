@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lora.fused import FusedLoRA, LeanLoRA
+from lora.fused import FusedLoRA
 from lora.refusal import Refusal
 from lora.targets import matching, sizes_by_pattern
 
@@ -33,7 +33,10 @@ class Adapter(nn.Module):
 
 
 class LoRALinear(nn.Module):
-    """A frozen linear layer with any number of named adapters, of which at most one is active."""
+    """A frozen linear layer with any number of named adapters, of which at most one is active.
+
+    `forward` is the formula; `joint`, `joint_lean` and `fuses` compute it for several layers of one input at once.
+    """
 
     def __init__(self, base_layer: nn.Linear):
         super().__init__()
@@ -62,20 +65,20 @@ class LoRALinear(nn.Module):
         if (terms := fused_terms(layers)) is None:
             return tuple(layer(x) for layer in layers)
         bases, scales, factors = terms
-        y = FusedLoRA.apply(x.reshape(-1, x.shape[-1]), bases, scales, *factors)
+        y = FusedLoRA.apply(x.reshape(-1, x.shape[-1]), bases, scales, False, (), *factors)
         return y.view(*x.shape[:-1], y.shape[-1]).split([base.out_features for base in bases], -1)
 
     @staticmethod
     def joint_lean(x: torch.Tensor, layers: Sequence[nn.Module], again: tuple = ()) -> torch.Tensor:
-        """Return the outputs of `joint` side by side, x [N, in] -> [N, sum of out], by `LeanLoRA` if all layers fuse.
+        """Return the outputs of `joint` side by side, x [N, in] -> [N, sum of out]; training in 16 bits on CUDA.
 
-        again: (function, its tensors) from which the backward computes x, so that x need not be kept; () keeps x.
+        again: how the backward may compute x (lora/fused.py, `lean`).
         """
         if (terms := fused_terms(layers)) is None:
             outputs = [layer(x) for layer in layers]
             return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
         bases, scales, factors = terms
-        return LeanLoRA.apply(x, bases, scales, again, *factors)
+        return FusedLoRA.apply(x, bases, scales, True, again, *factors)
 
     def fuses(self) -> bool:
         """Return whether `FusedLoRA` computes this layer now: not with dropout, a base that trains, or an nn.Linear,

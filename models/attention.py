@@ -31,23 +31,11 @@ QUERY_TILE = 64
 LOG2E = math.log2(math.e)  # scores are in base 2: torch's exp2 takes a third of the time of its exp
 
 
-def attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window: int | None = None, exact: bool = False) -> torch.Tensor:
-    """Return out_BHTE, causal attention over U blocks of L = KEY_BLOCK keys, in the dtype of q.
-
-    Query t of sequence b sees the keys 0..last_key_BT[b, t], or the last `window` of them; -1 marks padding, whose
-    output is finite and meaningless. Z = B*K: the K key heads of sequence 0, then those of sequence 1; head h reads key
-    head h // (H / K). Softmax in float32 at least, scale 1/sqrt(E). exact: bitwise on CUDA too.
-    """
-    if q_BHTE.device.type == "cpu":
-        return ExactAttention.apply(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window)
-    out_BHTE = hooks(q_BHTE).attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window, exact)
-    if out_BHTE is None:
-        out_BHTE = masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window)
-    return out_BHTE
-
-
 def masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window=None) -> torch.Tensor:
-    """Return what `attend` does, by torch's scaled_dot_product_attention with a mask."""
+    """Return what `attend` does: the plain form, torch's scaled_dot_product_attention with a mask.
+
+    Read it first. It runs on devices without a faster form, and tests compare the others with it.
+    """
     B = len(q_BHTE)
     k = rearrange(k_UZEL, "u (b k) e l -> b k (u l) e", b=B)
     v = rearrange(v_UZLE, "u (b k) l e -> b k (u l) e", b=B)
@@ -59,8 +47,22 @@ def masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window=None) -> torch.
     return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=seen[:, None], enable_gqa=True)
 
 
+def attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window: int | None = None, exact: bool = False) -> torch.Tensor:
+    """Return out_BHTE, causal attention over U blocks of L = KEY_BLOCK keys, in the dtype of q.
+
+    Query t of sequence b sees the keys 0..last_key_BT[b, t], or the last `window` of them; -1 marks padding, whose
+    output is finite and meaningless. Z = B*K: the K key heads of sequence 0, then those of sequence 1; head h reads key
+    head h // (H / K). Softmax in float32 at least, scale 1/sqrt(E). exact: bitwise on CUDA too.
+    """
+    if q_BHTE.device.type == "cpu":
+        return ExactAttention.apply(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window)
+    out_BHTE = hooks(q_BHTE).attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window, exact)
+    return masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window) if out_BHTE is None else out_BHTE
+
+
 class ExactAttention(torch.autograd.Function):
-    """Blocked softmax attention; saves q, k, v and the log-sum-exp, and recomputes the weights in the backward."""
+    """`masked_attention` on a CPU, by blocks; saves q, k, v and the log-sum-exp, and the backward computes the weights
+    again."""
 
     @staticmethod
     def forward(ctx, q_BHTE, k_UZEL, v_UZLE, last_key_BT, window=None):
@@ -68,7 +70,7 @@ class ExactAttention(torch.autograd.Function):
         K, G, out_BHTE = Z // B, H * B // Z, torch.zeros_like(q_BHTE)
         lse_BHT = out_BHTE.new_empty(out_BHTE.shape[:3], dtype=wide)  # base-2 log-sum-exp of the scores
         for tile in tiles(last_key_BT, K, window):
-            in_tile, T = (tile.rows, slice(None), tile.queries), tile.last_key_BT.shape[1]
+            in_tile, T = (tile.sequences, slice(None), tile.queries), tile.last_key_BT.shape[1]
             queries_ZME = _group(q_BHTE[in_tile].to(wide) * (LOG2E * E**-0.5), K)
             scores_UZML = queries_ZME.new_empty(tile.end - tile.first, *queries_ZME.shape[:2], KEY_BLOCK)
             score(queries_ZME, tile.blocks(k_UZEL).to(wide), scores_UZML)
@@ -88,7 +90,7 @@ class ExactAttention(torch.autograd.Function):
         grad_q = torch.zeros_like(q_BHTE)
         grad_k, grad_v = lse_BHT.new_zeros(2, Z, U * KEY_BLOCK, E)
         for tile in tiles(last_key_BT, K, ctx.window):
-            in_tile = tile.rows, slice(None), tile.queries
+            in_tile = tile.sequences, slice(None), tile.queries
             keys = rearrange(tile.blocks(k_UZEL).to(wide), "u z e l -> z (u l) e")
             values = rearrange(tile.blocks(v_UZLE).to(wide), "u z l e -> z (u l) e")
             queries = _group(q_BHTE[in_tile].to(wide) * (LOG2E * E**-0.5), K)
@@ -111,7 +113,7 @@ class ExactAttention(torch.autograd.Function):
 class Tile:
     """Adjacent queries of some sequences of the batch, and the blocks of keys that they see."""
 
-    rows: slice | torch.Tensor  # the sequences, of B, that have a query in this tile
+    sequences: slice | torch.Tensor  # those, of B, that have a query in this tile
     heads: slice | torch.Tensor  # their key heads, of Z
     queries: slice  # of T
     last_key_BT: torch.Tensor  # the last key that each of these queries sees
@@ -133,12 +135,12 @@ def tiles(last_key_BT: torch.Tensor, K: int, window: int | None) -> Iterator[Til
             continue
         first, end = int(real[0]), int(real[-1]) + 1
         if end - first == len(real):  # a slice is read without a copy
-            rows, heads = slice(first, end), slice(first * K, end * K)
+            sequences, heads = slice(first, end), slice(first * K, end * K)
         else:
-            rows, heads = real, (real[:, None] * K + torch.arange(K)).flatten()
-        tile_BT = last_key_BT[rows, queries]
+            sequences, heads = real, (real[:, None] * K + torch.arange(K)).flatten()
+        tile_BT = last_key_BT[sequences, queries]
         tile_BT = tile_BT.where(tile_BT >= 0, tile_BT.max())  # padding sees what the last query sees: no NaN
-        yield Tile(rows, heads, queries, tile_BT, *span(tile_BT, window))
+        yield Tile(sequences, heads, queries, tile_BT, *span(tile_BT, window))
 
 
 def span(last_key_BT: torch.Tensor, window: int | None) -> tuple[int, int, int]:

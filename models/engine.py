@@ -3,10 +3,18 @@
     engine = Engine(model, max_rows=64)
     slot = engine.open(key=(seed, episode))
     engine.feed(slot, prompt_ids)                   # cached tokens are never computed again
-    for row in engine.run(max_new_tokens=32, temperature=1.0, stop_ids=tokenizer.eos_ids):
-        ...                                         # rows come as they finish, while others are being sampled
-        engine.feed(row.slot, observation_ids)      # continue this episode in the same run, or
-        engine.close(row.slot)                      # free its slot
+    for turn in engine.run(max_new_tokens=32, temperature=1.0, stop_ids=tokenizer.eos_ids):
+        ...                                         # turns come as they finish, while others are being sampled
+        engine.feed(turn.slot, observation_ids)     # continue this episode in the same run, or
+        engine.close(turn.slot)                     # free its slot
+
+The life of a slot:
+
+    open -> feed -> prefill -> decode steps -> the turn is yielded -> feed: an observation, for the next turn; or close
+
+    feed          ids are pending; a beginning that another slot has too is copied from its row of the cache
+    prefill       all pending tokens but the last give their keys and values to the cache
+    decode steps  the last token's hidden state gives the next token, until a stop token or a limit
 
 Each token takes one uniform number from a counter (seed, episode, turn, token) and inverts the cumulative distribution.
 So an episode's samples depend only on its own key and tokens, not on its neighbours: on a CPU, on CUDA with exact=true.
@@ -29,7 +37,7 @@ PREFILL_TOKENS = 8192  # of prompts and observations in one forward; more only t
 
 
 class Engine:
-    """Samples from a decoder, max_rows sequences at a time, each of at most max_len tokens.
+    """Samples from a decoder, max_rows sequences at a time, each of at most max_len tokens and with a row of the cache.
 
     version: returns a value that changes with the weights. Keys and values that were cached under another value raise
         RuntimeError. The default counts in-place writes to parameters; lora.adapter_version also sees another adapter.
@@ -68,7 +76,7 @@ class Engine:
         state = Slot(key, place)
         if parent is not None:
             source = self._slots.get(parent)
-            if source is None or source.row is not None:
+            if source is None or source.sampling is not None:
                 raise RuntimeError(f"slot {parent} is {'being sampled' if source else 'not open'}: it cannot be copied")
             state.ids, state.pending, state.fed, state.turn = source.ids[:], source.ids[:], source.fed, source.turn
             share_prefix(state, self._slots, self.version(), parent)
@@ -78,8 +86,8 @@ class Engine:
     def feed(self, slot: int, ids: list[int]) -> None:
         """Append ids to a slot's sequence; `run` then samples its next turn."""
         state = self._slots[slot]
-        if state.row is not None:
-            raise RuntimeError(f"slot {slot} is being sampled; feed it when its row has come")
+        if state.sampling is not None:
+            raise RuntimeError(f"slot {slot} is being sampled; feed it when its turn has come")
         if not ids and not state.pending:
             raise Refusal(f"slot {slot} is empty: a sequence begins with at least one id")
         state.ids += ids
@@ -94,18 +102,21 @@ class Engine:
         del self._slots[slot]
 
     def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[SampledTurn]:
-        """Sample one turn for every slot that has been fed; yield each row as soon as it is finished.
+        """Sample one turn for every slot that has been fed; yield each turn as soon as it is finished.
 
         Slots fed or opened between two yields join in; the run ends when no slot has a turn to sample. temperature 0
         takes the most likely token and reports log-probabilities at temperature 1. Raises ValueError if it is negative.
         """
         if temperature < 0:
             raise Refusal(f"temperature must not be negative, not {temperature}")
-        while (finished := self.step(max_new_tokens, temperature, stop_ids)) is not None:
+        while True:
+            finished = self.step(max_new_tokens, temperature, stop_ids)
+            if finished is None:
+                return
             yield from finished
 
     def step(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> list[SampledTurn] | None:
-        """Sample the next token of every turn, and return the rows that this finishes; None if there is no turn."""
+        """Sample the next token of every turn, and return the turns that this finishes; None if there is no turn."""
         busy, finished = self._schedule()
         if not busy and not finished:
             return None
@@ -115,14 +126,14 @@ class Engine:
                 finished += self._sample(busy, max_new_tokens, temperature, stop_ids)
             else:
                 finished += self._ahead.advance(busy, self._version, max_new_tokens, temperature, stop_ids)
-        for row in finished:
-            self._slots[row.slot].row = None
+        for turn in finished:
+            self._slots[turn.slot].sampling = None
         return finished
 
     def _schedule(self) -> tuple[list[int], list[SampledTurn]]:
-        """Return (the slots that get a token now, the rows that are finished because their slots are full)."""
+        """Return (the slots that get a token now, the turns that are finished because their slots are full)."""
         full = self._begin_turns()
-        busy = [i for i, state in self._slots.items() if state.row is not None and state.row not in full]
+        busy = [i for i, state in self._slots.items() if state.sampling is not None and state.sampling not in full]
         if busy and self._ahead is not None:
             busy = self._ahead.ready(busy)  # short prompts wait until several can be computed at once
         return busy, full
@@ -134,14 +145,15 @@ class Engine:
         self._check_version(busy)
 
     def _begin_turns(self) -> list[SampledTurn]:
-        """Start a turn in every slot that has been fed; return the rows that have no room for a single token."""
+        """Start a turn in every slot that has been fed; return the turns that have no room for a single token."""
         full, fed = [], {i: state for i, state in self._slots.items() if state.fed}
         streams = fold_all([(*state.key, state.turn + 1) for state in fed.values()]).tolist() if fed else []
         for (i, state), stream in zip(fed.items(), streams, strict=True):
             state.fed, state.turn, state.stream = False, state.turn + 1, stream
-            state.row = SampledTurn(i, [], [], "context")  # right if neither a stop token nor the limit comes first
+            # "context" is right if neither a stop token nor max_new_tokens comes first.
+            state.sampling = SampledTurn(i, [], [], "context")
             if state.room(self.max_len) < 1:
-                full.append(state.row)
+                full.append(state.sampling)
         return full
 
     def _compute(self, slots: list[int]) -> None:
@@ -175,18 +187,18 @@ class Engine:
             self._forward(ids_N[None], positions_N[None], view, segments_N[None], wanted=counts_B[:0])  # no output
 
     def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[SampledTurn]:
-        """Sample one more token for each busy slot; return the rows that this finishes."""
+        """Sample one more token for each busy slot; return the turns that this finishes."""
         states = [self._slots[i] for i in busy]
         hidden_BD = self._hidden(states)
         if self.keep_hidden:
             for state, own_hidden in zip(states, hidden_BD.split(1), strict=True):
-                state.row.hidden.append(own_hidden)
-        counters = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
+                state.sampling.hidden.append(own_hidden)
+        counters = torch.tensor([(state.stream, len(state.sampling.ids)) for state in states])
         uniforms_B = unit(fold(*counters.T)) if temperature else None
         ids_B, logprobs_B = sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
         sampled = zip(states, ids_B.tolist(), logprobs_B.tolist(), strict=True)
         limits = max_new_tokens, stop_ids, self.max_len
-        return [state.row for state, token, logprob in sampled if state.append([token], [logprob], *limits)]
+        return [state.sampling for state, token, logprob in sampled if state.append([token], [logprob], *limits)]
 
     def _hidden(self, states: list[Slot]) -> torch.Tensor:
         """Return the hidden states [B, D] that predict the next token of each slot."""
@@ -213,7 +225,8 @@ class Engine:
 
     def _next(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
         """Return hidden states [B, D] of one more token for each row of the view."""
-        if (step := self._current_step()) is not None:
+        step = self._current_step()
+        if step is not None:
             return step(ids_B, positions_B, view)
         return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
 

@@ -75,19 +75,19 @@ def header(keys: list[str], shapes: dict, sizes: dict[str, int], dtype: torch.dt
     return len(text).to_bytes(8, "little") + text, {key: 8 + len(text) + start for key, start in starts.items()}
 
 
-def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype) -> None:
+def save_model(
+    model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype, whole: Callable = lambda p: p
+) -> None:
     """Write config.json and the weights into `folder` in Hugging Face layout, cast to dtype one tensor at a time.
 
-    A tied head is left out, as in transformers. Large models get several files (models/export.py).
+    A tied head is left out, as in transformers. whole: returns the tensor to write for a parameter.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = model.state_dict()
-    if model.config.tie_word_embeddings:
-        tensors.pop("lm_head.weight")
-    with writer(folder, {key: tuple(value.shape) for key, value in tensors.items()}, dtype) as write:
-        for key, value in tensors.items():
-            write(key, value)
+    parameters = dict(model.named_parameters())  # a tied head is the embedding
+    with writer(folder, {key: tuple(p.shape) for key, p in parameters.items()}, dtype) as write:
+        for key, p in parameters.items():
+            write(key, whole(p))
     save_config(folder, raw_config, dtype)
 
 

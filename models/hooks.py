@@ -1,26 +1,9 @@
 """Where models/cpu and models/cuda replace the plain code: one `Hooks` for each kind of device.
 
-| operation           | reference                 | on a CPU        | on CUDA          | what chooses             |
-| ------------------- | ------------------------- | --------------- | ---------------- | ------------------------ |
-| frozen products     | linear.py Linear.product  | cpu/products.py | cuda/products.py | CPU: products=, trial    |
-| products that train | torch                     | cpu/onednn.py   | torch            | products=, AVX-512       |
-| quantised products  | quant.py QuantLinear      | reference       | cuda/products.py | Triton works             |
-| dequantising        | quant.py dequantise       | cpu/products.py | cuda/products.py | 4 bits; Triton works     |
-| RMSNorm             | decoder.py RMSNorm        | cpu/block.py    | reference        | float32, frozen weight   |
-| attention           | attention.py attend       | reference       | cuda/paths.py    | 16 bits or exact, Triton |
-| training attention  | attention.py attend       | reference       | cuda/block.py    | 16 bits, varlen_attn     |
-| training block      | decoder.py Block          | cpu/block.py    | cuda/block.py    | CUDA: as above, silu     |
-| head in sampling    | logprob.py slabs          | cpu/products.py | cuda/products.py | as frozen products       |
-| head in training    | logprob.py token_logprobs | head.py         | cuda/paths.py    | Triton, else head.py     |
-| sampler             | engine.py sample          | reference       | cuda/paths.py    | Triton works             |
-| step, short prompt  | decoder.py CausalLM       | cpu/step.py     | cuda/ahead.py    | CPU: float32, trial      |
-| exact=true          | the plain code            | reference       | cuda/exact.py    | exact=true               |
-| what plan= counts   | none                      | cpu/memory.py   | cuda/memory.py   | plan=                    |
-
-docs/architecture.md explains the table. `hooks(x)` returns the hooks for the device of x. A hook that computes may
-return None: "use the plain PyTorch code", which stands beside the call; the defaults always do. models/__init__.py
-loads the folders. Deleting one costs speed: faster code changes
-rounding, never what is computed. But exact=true on a GPU and plan= need the folder of their device.
+`hooks(x)` returns the hooks for the device of x. A hook that computes may return None: "use the plain PyTorch code",
+which stands beside the call; the defaults always do. docs/architecture.md has a table of the operations: their plain
+code, what replaces it on either device, and what chooses. models/__init__.py loads the folders. Deleting one costs
+speed: faster code changes rounding, never what is computed. But exact=true on a GPU and plan= need their folder.
 """
 
 from collections.abc import Callable, Iterator

@@ -64,7 +64,21 @@ class Layout:
 
 
 def make_layout(ids_BT, positions_BT, sequences_ST, cached: bool, exact: bool, rotary_tables: Callable) -> Layout:
-    """Return the layout of a batch from the arguments of CausalLM.forward and its method `rotary_tables`."""
+    """Return the layout of a batch from the arguments of CausalLM.forward and its method `rotary_tables`.
+
+    An example: two episodes have the prompt 7 8 in common and go on with 5 and with 6. Each id is a row once,
+
+        ids_BT = [[7, 8, 5, 6]]     sequences_ST = [[0, 1, 2],      rows of the first episode
+                                                    [0, 1, 3]]      rows of the second
+
+    and so, of the padded N = 16 rows,
+
+        to_sequences = [0, 1, 2, 0, 1, 3]     the row of each token of [S, T], flattened
+        to_rows      = [0, 1, 2, 5, 0, ...]   where in it a row occurs first; row 3 is its index 5
+        positions    = [0, 1, 2, 2, 0, ...]   of the rows in their sequences, for the rotary embedding
+        last_key_ST  = [[ 0,  1, 2],          the mask: a query sees the keys of its own sequence up to this one
+                        [-1, -1, 2]]          the prompt's queries are the first episode's; its keys are both's
+    """
     device, N = ids_BT.device, -(-ids_BT.numel() // ROW_MULTIPLE) * ROW_MULTIPLE
     to_sequences = to_rows = own_ST = packed_attend = None
     if sequences_ST is None:

@@ -1,7 +1,12 @@
 """Linear layers, and several layers of one input as one product.
 
-The decoder calls `joint_linear`, for example for q, k and v. With adapters it goes on to LoRALinear.joint and FusedLoRA
-(lora/), else to `Linear.joint`; each of them multiplies by `Linear.joint_product`, which is F.linear or a faster hook.
+| name                    | for layers of one input, for example q, k and v                                          |
+| ----------------------- | ---------------------------------------------------------------------------------------- |
+| `joint_linear`          | the decoder's call: `LoRALinear.joint` (lora/) if any has an adapter, else `Linear.joint` |
+| `Linear.joint`          | the output of each layer: F.linear if a weight trains, else `joint_product`              |
+| `Linear.joint_product`  | frozen layers' outputs side by side, without autograd: F.linear or a faster hook         |
+| `Linear.joint_gradient` | the gradient of that product's input                                                     |
+| `JointProduct`          | both as one autograd function; with adapters, FusedLoRA (lora/fused.py)                  |
 
 Numbers of rows are padded to ROW_MULTIPLE, because libraries take other kernels, with other rounding, for one to three
 rows and for the tails of vectors. A trial at the start of a run tries whether a row's bits depend on the others.

@@ -55,8 +55,8 @@ def end_phase() -> int | None:
         torch.cuda.reset_peak_memory_stats()
         return peak
     try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", STATUS.read_text())
+        peak = re.search(r"VmHWM:\s+(\d+) kB", STATUS.read_text())
         CLEAR.write_text("5")  # Linux: the peak begins anew
     except OSError:
         return None
-    return int(found[1]) * 1024 if found else None
+    return int(peak[1]) * 1024 if peak else None

@@ -1,8 +1,8 @@
-"""The engine's slots: rows of its cache, each with one sequence. Slots may share a beginning and may be moved.
+"""The engine's slots: each has one sequence and one row of the cache. Slots may share a beginning and may be moved.
 
 The samples of a group share their prompt, other slots the system prompt: the keys and values of a common beginning are
 computed once and copied. A copy waits until the tokens of its parent are computed. Busy slots are moved to the front of
-the cache, which the engine reads in place with the idle rows in between.
+the cache, which the engine reads in place with the idle rows in between. models/engine.py shows a slot's life.
 """
 
 import math
@@ -43,7 +43,7 @@ class Slot:
     fed: bool = False  # a turn is to be sampled
     turn: int = -1  # index of the current turn
     stream: int = 0  # state of the turn's random numbers
-    row: SampledTurn | None = None  # the turn being sampled
+    sampling: SampledTurn | None = None  # the turn being sampled
     parent: int | None = None  # slot to copy the first `length` tokens from, once they are computed
 
     def room(self, max_len: int) -> int:
@@ -51,15 +51,15 @@ class Slot:
         return max_len - self.length - len(self.pending)
 
     def append(self, ids: list[int], logprobs: list[float], max_new_tokens: int, stop_ids, max_len: int) -> bool:
-        """Append sampled tokens to the row; return whether they finish it."""
+        """Append sampled tokens to the turn; return whether they finish it."""
         self.ids += ids
         self.length, self.pending = self.length + len(ids), ids[-1:]
-        self.row.ids += ids
-        self.row.logprobs += logprobs
+        self.sampling.ids += ids
+        self.sampling.logprobs += logprobs
         if ids[-1] in stop_ids:
-            self.row.stop_reason = "stop"
-        elif len(self.row.ids) >= max_new_tokens:
-            self.row.stop_reason = "length"
+            self.sampling.stop_reason = "stop"
+        elif len(self.sampling.ids) >= max_new_tokens:
+            self.sampling.stop_reason = "length"
         else:
             return self.room(max_len) < 1
         return True
@@ -79,6 +79,7 @@ def share_prefix(new: Slot, slots: dict[int, Slot], version: Hashable, parent: i
         if usable and other.ids[shared : shared + 1] == ids[shared : shared + 1]:  # else no more is common
             common = min(_common(other.ids, ids), len(other.ids) - 1, len(ids) - 1)
             if common > shared:
+                # `parent` itself may still wait for a copy of these tokens: then they come from its own parent.
                 while slots[i].parent is not None and slots[i].length >= common:
                     i = slots[i].parent
                 shared, new.parent, new.length, new.pending = common, i, common, ids[common:]

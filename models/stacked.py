@@ -1,4 +1,4 @@
-"""Layers that read the same input as one product from a stacked copy of their weights, for the fast decode steps.
+"""models/linear.py's layers of one input as one product from a stacked copy of their weights, for fast decode steps.
 
 A decode step of a few rows is many small products, whose calls cost more than their sums. models/cpu/step.py and
 models/cuda/step.py have the steps; models/decoder.py computes the same layer by layer.

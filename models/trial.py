@@ -22,9 +22,9 @@ from models.stacked import groups, random_factors
 
 ONE_THREAD = 10_000_000  # parameters, below which a model takes one thread
 VECTOR = 8  # numbers; MKL multiplies a thread's last columns by another kernel, whose sums depend on alignment
-ROWS = 33  # sequences of the trial: the decoder meets 16, 32 and 48 rows (a LARGE model 16), and training hundreds
+SEQUENCES = 33  # so the decoder meets 16, 32 and 48 rows (16 of a LARGE model), and training hundreds
 ALONE = 5  # every fifth sequence by length is also trained alone
-LARGE = 1_000_000_000  # parameters, from which on half as many rows are tried: a trial should take seconds
+LARGE = 1_000_000_000  # parameters, from which on half as many sequences are tried: a trial should take seconds
 
 
 def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, products: str = "auto") -> tuple[str, str]:
@@ -106,11 +106,11 @@ def _gap(model: CausalLM, sequences: list[list[int]], sampled: list[list[float]]
 
     sequences: ids. sampled: the log-probabilities of each one's last ids.
     """
-    ids, rows, rows_ST = _packed(model, sequences)
+    ids, rows, sequences_ST = _packed(model, sequences)
     own = [row[-len(logprobs) :] for row, logprobs in zip(rows, sampled, strict=True)]
     places = torch.cat(own).to(ids.device)
     with torch.enable_grad():
-        hidden_ND = model(ids[None], sequences_ST=rows_ST, wanted=places - 1)
+        hidden_ND = model(ids[None], sequences_ST=sequences_ST, wanted=places - 1)
         logprobs_N = token_logprobs(hidden_ND, model.lm_head.weight, ids[places])[0].detach().cpu()
     return (logprobs_N - torch.tensor([logprob for turn in sampled for logprob in turn])).abs().max().item()
 
@@ -155,21 +155,21 @@ def _layers(model: CausalLM) -> Iterator[tuple[str, LinearLayer]]:
 def _sample(model: CausalLM) -> tuple[list[list[int]], list[list[float]]]:
     """Return (ids, the log-probabilities of the last of them, which were sampled) of some sequences.
 
-    Prompts have 1 to 94 tokens, turns two. Some have a second turn and one a third, so that fewer rows are sampled.
+    Prompts have 1 to 94 tokens, turns two. Some have a second turn and one a third, so that fewer are sampled at once.
     """
-    rows = ROWS if sum(p.numel() for p in model.parameters()) < LARGE else ROWS // 2
-    engine, vocabulary = Engine(model, rows, 4 * KEY_BLOCK), model.config.vocab_size
-    lengths = [KEY_BLOCK - 1 + i if i % 4 == 3 else 1 + 5 * i % 12 for i in range(rows)]
-    ids = [[(31 * i + 7 * t) % vocabulary for t in range(lengths[i])] for i in range(rows)]
-    turns_left = {i: 2 if i == 7 else 1 if i % 7 == 0 else 0 for i in range(rows)}
+    count = SEQUENCES if sum(p.numel() for p in model.parameters()) < LARGE else SEQUENCES // 2
+    engine, vocabulary = Engine(model, count, 4 * KEY_BLOCK), model.config.vocab_size
+    lengths = [KEY_BLOCK - 1 + i if i % 4 == 3 else 1 + 5 * i % 12 for i in range(count)]
+    ids = [[(31 * i + 7 * t) % vocabulary for t in range(lengths[i])] for i in range(count)]
+    turns_left = {i: 2 if i == 7 else 1 if i % 7 == 0 else 0 for i in range(count)}
     sequences, sampled = [], []
-    for i in range(rows):
+    for i in range(count):
         engine.feed(engine.open((0, i)), ids[i])
-    for row in engine.run(2, 1.0, frozenset()):
-        i = row.slot
-        ids[i] += row.ids
+    for turn in engine.run(2, 1.0, frozenset()):
+        i = turn.slot
+        ids[i] += turn.ids
         sequences.append(list(ids[i]))
-        sampled.append(row.logprobs)
+        sampled.append(turn.logprobs)
         if turns_left[i]:
             turns_left[i] -= 1
             observation = [token % vocabulary for token in (3, 1, 2)]
@@ -183,8 +183,8 @@ def _sample(model: CausalLM) -> tuple[list[list[int]], list[list[float]]]:
 @torch.no_grad()
 def _first_module(model: CausalLM, sequences: list[list[int]]) -> str | None:
     """Return the first module that gives a sequence's rows other bits alone than beside the others, and how far off."""
-    ids, rows, rows_ST = _packed(model, sequences)
-    together = _outputs(model, ids, rows_ST)
+    ids, rows, sequences_ST = _packed(model, sequences)
+    together = _outputs(model, ids, sequences_ST)
     for row in rows:
         alone = _outputs(model, ids[row], torch.arange(len(row))[None])
         for name, output in alone.items():
@@ -194,7 +194,7 @@ def _first_module(model: CausalLM, sequences: list[list[int]]) -> str | None:
     return None
 
 
-def _outputs(model: CausalLM, ids: torch.Tensor, rows_ST: torch.Tensor) -> dict[str, torch.Tensor]:
+def _outputs(model: CausalLM, ids: torch.Tensor, sequences_ST: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the output [N, D] of each norm, attention and MLP by its name, in the order of the forward."""
     outputs, removable = {}, []
     for name, module in model.named_modules():
@@ -202,7 +202,7 @@ def _outputs(model: CausalLM, ids: torch.Tensor, rows_ST: torch.Tensor) -> dict[
             keep = lambda _module, _inputs, output, name=name: outputs.__setitem__(name, output)  # noqa: E731
             removable.append(module.register_forward_hook(keep))
     try:
-        model(ids[None], sequences_ST=rows_ST.to(ids.device))
+        model(ids[None], sequences_ST=sequences_ST.to(ids.device))
     finally:
         for hook in removable:
             hook.remove()

@@ -73,8 +73,8 @@ class Base:
         results: dict[int, Result] = {}
         with lora.adapters_off(self.model):
             for (max_tokens, temperature), waiting in chats.items():
-                for place, row in self._replies(waiting, max_tokens, temperature):
-                    results[place] = Result(text=self.tokenizer.answer(row.ids), tokens=len(row.ids))
+                for place, reply in self._replies(waiting, max_tokens, temperature):
+                    results[place] = Result(text=self.tokenizer.answer(reply.ids), tokens=len(reply.ids))
             vectors = self._embed({text for texts in embeds.values() for text in texts})
         results |= {place: Result(vector=[vectors[text] for text in texts]) for place, texts in embeds.items()}
         places = iter(range(len(requests)))
@@ -95,9 +95,9 @@ class Base:
                 places[slot] = place
 
         start()
-        for row in engine.run(max_tokens, temperature, self.tokenizer.eos_ids):
-            yield places.pop(row.slot), row
-            engine.close(row.slot)
+        for turn in engine.run(max_tokens, temperature, self.tokenizer.eos_ids):
+            yield places.pop(turn.slot), turn
+            engine.close(turn.slot)
             start()
 
     @torch.no_grad()

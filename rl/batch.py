@@ -32,9 +32,7 @@ def make_batch(episodes: list[Episode]) -> Batch:
         raise Refusal("none of the episodes has a sampled token; max_len must leave room behind their prompts")
     episode_N, turn_N, reward_N, old_logprobs_N = map(torch.tensor, (episode, turn, reward, logprob))
     batch = Batch(episodes, episode_N, turn_N, reward_N, old_logprobs_N, 0, 0, 0)
-    return _as_step(
-        replace(batch, place_N=torch.arange(len(episode_N)), first_entropy=torch.full((len(episode_N),), -1.0))
-    )
+    return _as_step(numbered(batch))
 
 
 def _as_step(batch: Batch) -> Batch:
@@ -65,7 +63,7 @@ def select(batch: Batch, indices: list[int]) -> Batch:
 
 
 def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator[Batch]:
-    """Yield one piece of batch_size episodes for each optimizer step; the last may be smaller.
+    """Yield the batch of each optimizer step, of batch_size episodes; the last may be smaller.
 
     seed: of the order of the episodes; None keeps their order.
     """
@@ -90,10 +88,13 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     order = sorted(range(len(groups)), key=lambda i: (-longest[groups[i]], groups[i]))
     # Pieces come in pairs, one from the long and one from the short end, so that neighbours cost the same.
     pairs = -(-sum(lengths) // (2 * micro_tokens))
+    pieces = _in_pairs(order, lengths, micro_tokens, pairs)
     # Where the limit ends pieces early, small ones are left at the end; more pairs spread the tokens evenly again.
-    while len(pieces := _in_pairs(order, lengths, micro_tokens, pairs)) > 2 * pairs:
+    while len(pieces) > 2 * pairs:
         pairs = max(pairs + 1, len(pieces) // 2)
-    yield from (select(batch, piece) for piece in pieces)
+        pieces = _in_pairs(order, lengths, micro_tokens, pairs)
+    for piece in pieces:
+        yield select(batch, piece)
 
 
 def _in_pairs(order: list[int], lengths: list[int], limit: int, pairs: int) -> list[list[int]]:
@@ -102,11 +103,17 @@ def _in_pairs(order: list[int], lengths: list[int], limit: int, pairs: int) -> l
     pieces. If all fit, they are one."""
     rest, pieces, total, taken = order[:], [], sum(lengths), 0  # taken: tokens of the pieces so far
     while rest:
-        piece, limit_sum, end = [], taken + limit, -1 if len(pieces) % 2 else 0
-        target_sum = total * (len(pieces) + 1) / (2 * pairs) if total > limit else total
-        while rest and ((taken + (n := lengths[rest[end]]) <= limit_sum and taken + n / 2 <= target_sum) or not piece):
+        piece, before, end = [], taken, -1 if len(pieces) % 2 else 0
+        # What this and all earlier pieces would hold if all were equal; a single piece holds everything.
+        target = total * (len(pieces) + 1) / (2 * pairs) if total > limit else total
+        while rest:
+            length = lengths[rest[end]]
+            fits = taken + length <= before + limit
+            near_target = taken + length / 2 <= target
+            if piece and not (fits and near_target):
+                break
             piece.append(rest.pop(end))
-            taken += n
+            taken += length
         pieces.append(piece)
     return pieces
 
@@ -151,7 +158,7 @@ def forward(
 def policy_logprobs(batch: Batch, model: CausalLM, temperature: float, micro_tokens: int) -> torch.Tensor:
     """Return the log-probability [N] of each sampled token under the model's active adapter. All ranks must call it."""
     logprobs_N = torch.zeros(len(batch.episode_N))
-    for piece in ranks.own(micro_batches(_numbered(batch), micro_tokens)):
+    for piece in ranks.own(micro_batches(numbered(batch), micro_tokens)):
         logprobs_N[piece.place_N] = forward(piece, model, temperature).logprobs_N.float()
     ranks.fill(logprobs_N)
     return logprobs_N
@@ -165,7 +172,7 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
     Hidden states that sampling kept save the pass over the model, which would give the same bits; then they are freed.
     """
     old_values_N, last_values_B = torch.zeros(len(batch.episode_N)), torch.zeros(len(batch.episodes))
-    for piece in ranks.own(micro_batches(_numbered(batch), micro_tokens)):
+    for piece in ranks.own(micro_batches(numbered(batch), micro_tokens)):
         # Sampling kept no hidden state behind an observation that follows the last turn.
         goes_on_B = torch.tensor([len(e.ids_T) > e.turns[-1].stop for e in piece.episodes])
         if not goes_on_B.any() and all(e.hidden for e in piece.episodes):
@@ -181,7 +188,7 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
     return replace(batch, old_values_N=old_values_N, last_values_B=last_values_B)
 
 
-def _numbered(batch: Batch) -> Batch:
+def numbered(batch: Batch) -> Batch:
     """Return the batch with its own numbering in place_N, by which the results of its pieces are put together."""
     return replace(batch, place_N=torch.arange(len(batch.episode_N)))
 

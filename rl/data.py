@@ -38,7 +38,8 @@ from rl.batch import forward, make_batch, micro_batches
 from rl.config.fields import Config, Optim
 from rl.config.refusals import Refusal
 from rl.evaluate import EVAL_STREAM, progress_bar
-from rl.ranks import playing
+from rl.ranks.pace import Pace
+from rl.ranks.playing import play_on_ranks
 from rl.records import Episode, Turn
 from rl.rollout import CUT, add_step, check_failures
 from rl.run.files import bounded_lines
@@ -189,7 +190,12 @@ def _digest(messages: list[dict]) -> str:
 
 
 def demonstrations(
-    tokenizer: Tokenizer, tasks: Iterable[Task], cfg: Config, progress: tqdm, model: CausalLM | None = None
+    tokenizer: Tokenizer,
+    tasks: Iterable[Task],
+    cfg: Config,
+    progress: tqdm,
+    model: CausalLM | None = None,
+    pace: Pace | None = None,
 ) -> list[Episode]:
     """Return the expert's episodes, with the ids that the model would have sampled; log-probabilities are 0.
 
@@ -197,7 +203,7 @@ def demonstrations(
     model: its base answers the environments' requests, all at once.
     Raise ValueError if all episodes fail, or for a request if model is None.
     """
-    return next(playing.play([partial(_play_all, model, tokenizer, cfg)], list(tasks), progress))
+    return next(play_on_ranks([partial(_play_all, model, tokenizer, cfg)], list(tasks), progress, pace))
 
 
 def _play_all(model, tokenizer, cfg: Config, tasks: list[Task], progress: tqdm) -> list[Episode]:

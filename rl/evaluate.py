@@ -6,6 +6,7 @@ from statistics import fmean, median, pstdev
 
 from models import CausalLM, Tokenizer
 from rl.config.fields import Config
+from rl.ranks.pace import Pace
 from rl.records import Episode
 from rl.report.progress import progress_bar
 from rl.rollout import rollouts
@@ -18,12 +19,20 @@ EVAL_STREAM = 2**31
 
 
 def evaluate(
-    model: CausalLM, tokenizer: Tokenizer, cfg: Config, temperatures: Sequence[float], split: str, episodes: int
+    model: CausalLM,
+    tokenizer: Tokenizer,
+    cfg: Config,
+    temperatures: Sequence[float],
+    split: str,
+    episodes: int,
+    pace: Pace | None = None,
 ) -> Iterator[dict]:
     """Play the same `episodes` tasks at each temperature (0: greedy). Yield `judged` and each task's "successes"."""
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM, cfg.order)
     with progress_bar(episodes * len(temperatures), f"evaluate on {split}") as bar:
-        for at, played in zip(temperatures, rollouts(model, tokenizer, tasks, cfg, temperatures, bar), strict=True):
+        for at, played in zip(
+            temperatures, rollouts(model, tokenizer, tasks, cfg, temperatures, bar, pace), strict=True
+        ):
             bar.clear()  # its line, for the caller's
             won = [None if e.infrastructure_failed else e.success for e in played]
             yield judged(played, at, split) | {"successes": won}

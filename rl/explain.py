@@ -72,7 +72,7 @@ def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Config]:
         batch, micro_tokens = scored(train, state, cfg), state.micro_tokens or cfg.micro_tokens
         before_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
         norm_B, share_B = gradient_shares(state, batch, cfg)
-        stats = train.learn(state, batch, cfg)
+        stats, _ = train.learn(state, batch, cfg)
         after_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
     return Explained(batch, before_N, after_N, norm_B, share_B, stats, same_weights(state, run)), tokenizer, cfg
 

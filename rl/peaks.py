@@ -109,10 +109,10 @@ def adapted(sizes: Sizes, cfg: Config) -> int:
             room = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
             linears[f"model.layers.{i}.{room}.{name}"] = sum(shape)
     names = word if word == "attention" or not re.fullmatch(r"[\w.,]+", word) else word.split(",")
-    found = matching(linears, word if word == "all-linear" else names)
-    if not found:
+    selected = matching(linears, word if word == "all-linear" else names)
+    if not selected:
         raise ArgumentError(f"lora.targets={word}: no linear layer of {cfg.model} is named so")
-    return sum(linears[path] for path in found)
+    return sum(linears[path] for path in selected)
 
 
 def optimizer_step(sizes: Sizes, cfg: Config) -> int:

@@ -84,8 +84,7 @@ class Batch:
     advantages_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None  # targets of values_N
     place_N: torch.Tensor | None = None  # int64: index of the entry in the epoch's whole batch
-    first_entropy: torch.Tensor | None = None  # float32, indexed by place_N: entropy_N when an update first met the
-    # entry, -1 until then. One tensor for all pieces of an epoch; the update writes into it, the report reads it
+    first_entropy_N: torch.Tensor | None = None  # float32: entropy_N when the update first met the token; -1: never
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
     learned_tokens: int = 0  # how many of total_tokens are in a forward pass; metrics divide by it, losses do not

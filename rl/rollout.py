@@ -1,6 +1,10 @@
 """Rollouts: the agent plays its environments, many episodes at once.
 
 Tokens in, tokens out. An episode is one list of ids that only grows; sampled ids are never decoded and encoded again.
+
+    rollout           all tasks at one temperature; `rollouts` at several, for evaluations
+    play_on_ranks     each process gets its share of the tasks (rl/ranks/playing.py); one process plays all
+    play_here         the loop of this process: the engine samples turns, `_Games` lets environments answer them
 """
 
 from collections import deque
@@ -23,7 +27,8 @@ from rl import ranks, reward
 from rl.base_model import Base
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
-from rl.ranks import playing
+from rl.ranks.pace import Pace
+from rl.ranks.playing import play_on_ranks
 from rl.records import Episode
 from rl.remote.sampler import remote_engine
 from rl.report import progress as live
@@ -45,15 +50,18 @@ def rollout(
     temperature: float,
     progress: tqdm,
     keep_hidden: bool = False,
+    pace: Pace | None = None,
 ) -> list[Episode]:
     """Play every task, cfg.rollout_batch_size at once, and return the episodes in the order of the tasks.
 
     Requests of environments to the base model wait until no episode can sample, then are answered as one batch. An
     episode whose environment fails (EnvironmentFailed) is marked infrastructure_failed. Raise ValueError if all fail.
 
-    keep_hidden: for an algorithm with a critic, episodes keep the hidden states that predicted their sampled tokens.
+    keep_hidden: for a critic, episodes keep the hidden states that predicted their sampled tokens.
+    pace: by which several ranks share the tasks (`play_on_ranks`).
     """
-    return next(rollouts(model, tokenizer, tasks, cfg, (temperature,), progress, keep_hidden))
+    play = partial(play_here, model, tokenizer, cfg, temperature, sampler_hash(model), keep_hidden)
+    return next(play_on_ranks([play], tasks, progress, pace))
 
 
 def rollouts(
@@ -63,14 +71,14 @@ def rollouts(
     cfg: Config,
     temperatures: Sequence[float],
     progress: tqdm,
-    keep_hidden: bool = False,
+    pace: Pace | None = None,
 ) -> Iterator[list[Episode]]:
     """Yield the `rollout` at each temperature; several ranks play them side by side."""
-    ways = [partial(play, model, tokenizer, cfg, at, sampler_hash(model), keep_hidden) for at in temperatures]
-    yield from playing.play(ways, tasks, progress)
+    ways = [partial(play_here, model, tokenizer, cfg, at, sampler_hash(model), False) for at in temperatures]
+    return play_on_ranks(ways, tasks, progress, pace)
 
 
-def play(
+def play_here(
     model: CausalLM,
     tokenizer: Tokenizer,
     cfg: Config,
@@ -87,19 +95,19 @@ def play(
         # The cache has a row for each episode that plays at once, so more rows than tasks would stay empty.
         rows, version = min(cfg.rollout_batch_size, len(tasks) or 1), lora.adapter_version(model)
         engine = hooks(model.lm_head.weight).engine(Engine, model, rows, cfg.max_len, version)
-    engine.keep_hidden = keep_hidden and cfg.algorithm.critic
+    engine.keep_hidden = keep_hidden
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, adapter_hash)
     try:
         games.start()
         while games.playing:
-            for row in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
-                games.add_turn(row)
-                games.take_steps()
+            for turn in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
+                games.add_turn(turn)
+                games.collect_slow_steps()
             if games.base and games.base.waiting:
                 for slot, results in games.base.answer_waiting().items():
-                    games.call(slot, partial(games.playing[slot].env.answer, results))
+                    games.step_env(slot, partial(games.playing[slot].env.answer, results))
             else:
-                games.take_steps(wait=True)
+                games.collect_slow_steps(wait=True)
     finally:
         # Environments that still run in threads are told to give up, because nothing waits for them here.
         games.left.set()
@@ -129,7 +137,7 @@ class _Games:
     adapter_hash: str  # of the weights that sample
     playing: dict[int, _Game] = field(default_factory=dict)  # by slot
     finished: dict[tuple[int, int], Episode] = field(default_factory=dict)  # by Task.key
-    steps: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) of slow environments, in order
+    slow_steps: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) in a thread, in order of start
     left: Event = field(default_factory=Event)  # set when the rollout ends
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MAX_THREADS))
     base: Base | None = None  # with the waiting requests, made for the first one
@@ -164,35 +172,36 @@ class _Games:
         opening = partial(env.reset, task.seed, task.split)
         return env, self.pool.submit(opening).result if env.slow else opening
 
-    def add_turn(self, row: SampledTurn) -> None:
+    def add_turn(self, turn: SampledTurn) -> None:
         """Append the agent's turn and let the environment execute it."""
-        game = self.playing[row.slot]
-        if row.stop_reason == "failed":  # by a server that samples
-            return self.take_step(row.slot, row.step)
-        game.episode.append_turn(row.ids, row.logprobs, row.stop_reason, row.hidden)
-        if row.stop_reason == "context":
-            self.take_step(row.slot, lambda: CUT)
+        game = self.playing[turn.slot]
+        if turn.stop_reason == "failed":  # by a server that samples
+            return self.continue_episode(turn.slot, turn.step)
+        # The sampled log-probabilities are the old ones of the loss; the mask is 1 on these ids.
+        game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden)
+        if turn.stop_reason == "context":
+            self.continue_episode(turn.slot, lambda: CUT)
         else:
-            self.call(row.slot, partial(game.env.step, self.tokenizer.answer(row.ids)))
+            self.step_env(turn.slot, partial(game.env.step, self.tokenizer.answer(turn.ids)))
 
-    def call(self, slot: int, step: Callable[[], envs.Step]) -> None:
+    def step_env(self, slot: int, step: Callable[[], envs.Step]) -> None:
         """Take the environment's step now or, if it is slow, start it in a thread."""
         if self.playing[slot].env.slow:
-            self.steps.append((slot, self.pool.submit(step)))
+            self.slow_steps.append((slot, self.pool.submit(step)))
         else:
-            self.take_step(slot, step)
+            self.continue_episode(slot, step)
 
-    def take_steps(self, wait: bool = False) -> None:
-        """Take the finished steps of slow environments in the order they were started; with `wait`, at least one."""
-        if wait and self.steps:
+    def collect_slow_steps(self, wait: bool = False) -> None:
+        """Go on with finished steps of slow environments, in order of their start; with `wait`, with at least one."""
+        if wait and self.slow_steps:
             ranks.here.waits_for_environments = True  # so that the heartbeat does not take this rank for hung
-            futures.wait([self.steps[0][1]])
+            futures.wait([self.slow_steps[0][1]])
             ranks.here.waits_for_environments = False
-        while self.steps and self.steps[0][1].done():
-            slot, step = self.steps.popleft()
-            self.take_step(slot, step.result)
+        while self.slow_steps and self.slow_steps[0][1].done():
+            slot, step = self.slow_steps.popleft()
+            self.continue_episode(slot, step.result)
 
-    def take_step(self, slot: int, step: Callable[[], envs.Step]) -> None:
+    def continue_episode(self, slot: int, step: Callable[[], envs.Step]) -> None:
         """Continue the slot's episode with the environment's step, or end it."""
         game = self.playing[slot]
         try:

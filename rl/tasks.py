@@ -43,33 +43,24 @@ def weights_of(text: str) -> dict[str, float]:
     Raise ArgumentError for a name that is unknown or given twice, and for a weight that is not positive.
     """
     weights = {}
-    try:
-        for part in text.split(","):
-            name, colon, given = part.strip().partition(":")
-            members, weight = envs.GROUPS.get(name, [name]), float(given if colon else 1)
-            if not 0 < weight < float("inf"):
-                raise Refusal
-            for member in members:
-                envs.config_class(member)  # raises ValueError for an unknown name
-                if member in weights:
-                    raise Refusal(f"{member} is named twice")
-                weights[member] = weight / len(members)
-    except ValueError as error:
-        raise ArgumentError(_refusal(text, error)) from None
-    return weights
-
-
-def _refusal(text: str, error: ValueError) -> str:
-    """Return the line for env=text, whose names or weights raised the error."""
     for part in text.split(","):
-        name, colon, weight = part.strip().partition(":")
+        name, colon, given = part.strip().partition(":")
+        members = envs.GROUPS.get(name, [name])
         try:
-            right = 0 < float(weight if colon else 1) < float("inf")
+            weight = float(given if colon else 1)
         except ValueError:
-            return f"env={text}: weight {weight!r} of {name} is not a number"
-        if not right:
-            return f"env={text}: weight {weight} of {name} must be positive and finite"
-    return f"env={text}: {error}"
+            raise ArgumentError(f"env={text}: weight {given!r} of {name} is not a number") from None
+        if not 0 < weight < float("inf"):
+            raise ArgumentError(f"env={text}: weight {given} of {name} must be positive and finite")
+        for member in members:
+            try:
+                envs.config_class(member)
+            except ValueError as error:  # an unknown name
+                raise ArgumentError(f"env={text}: {error}") from None
+            if member in weights:
+                raise ArgumentError(f"env={text}: {member} is named twice")
+            weights[member] = weight / len(members)
+    return weights
 
 
 def make_tasks(

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 import lora
 from models import CausalLM, fast_matmul
-from rl.batch import drop_zero_advantage, forward, micro_batches, optimizer_steps
+from rl.batch import drop_zero_advantage, forward, micro_batches, numbered, optimizer_steps
 from rl.config.fields import Config
 from rl.core import learning_rate_factor
 from rl.optimizer import without_compiler
@@ -31,21 +31,23 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Config) -> torch
     return without_compiler(OPTIMIZERS[cfg.optimizer])(groups, weight_decay=cfg.weight_decay)
 
 
-def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progress: tqdm) -> dict:
-    """Take the epoch's optimizer steps on state.model and state.critic. Return the means of the steps' metrics.
+def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progress: tqdm) -> tuple[dict, torch.Tensor]:
+    """Take the epoch's optimizer steps on state.model and state.critic. Return (the means of the steps' metrics,
+    first_entropy_N: the entropy of each token of the batch when a step first met it, -1 if none did).
 
     `sampler_gap` is the largest |log p sampled - log p recomputed| over all optimizer steps before the policy first
-    changes; skipped steps and the critic's warm-up do not change it. Write batch.first_entropy.
+    changes; skipped steps and the critic's warm-up do not change it.
     Raises FloatingPointError if no step of the epoch had a finite gradient.
     """
-    passes, steps, gaps, within_target_kl = cfg.algorithm.epochs, [], [], True
+    steps, gaps, within_target_kl = [], [], True
+    batch, first_entropy_N = numbered(batch), torch.full((len(batch.episode_N),), -1.0)
     version = lora.adapter_version(state.model)
     # Recorded episodes of other weights would show these weights' distance as a gap of the sampler.
     sampled_by_this_policy = not cfg.rollouts or {e.adapter_hash for e in batch.episodes} == {state.adapter_hash()}
     sampled_with = version() if sampled_by_this_policy else None
     state.model.train(cfg.algorithm.source == "demonstrations")  # dropout would make rl's first ratio differ from 1
-    for number in range(passes):
-        seed = f"{cfg.seed} {state.epoch} {number}" if cfg.order == "random" else None
+    for pass_number in range(cfg.algorithm.epochs):
+        seed = f"{cfg.seed} {state.epoch} {pass_number}" if cfg.order == "random" else None
         for step_batch in optimizer_steps(batch, cfg.batch_size, seed):
             if not within_target_kl or (cfg.max_steps and state.step >= cfg.max_steps):
                 break
@@ -56,21 +58,32 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progr
             state.mid_epoch = True
             within_target_kl, gap = step.pop("within_target_kl"), step.pop("sampler_gap")
             gaps += [gap] if on_policy else []
+            place_N, entropy_N = step.pop("entropies")
+            met_N = first_entropy_N[place_N]
+            first_entropy_N[place_N] = torch.where(met_N == -1, entropy_N, met_N)
             steps.append(step)
             progress.update(len(step_batch.episodes))
     state.model.eval()
-    # A skipped step's metrics may be NaN, which would spoil the means.
-    taken = [step for step in steps if not step["skipped"]]
-    if steps and not taken and within_target_kl:
+    stats = means(steps)
+    if steps and not stats["optimizer_steps"] and within_target_kl:
         raise FloatingPointError(f"epoch {state.epoch + 1}: no gradient was finite, in {len(steps)} optimizer steps")
-    names = [name for name in taken[0] if name not in ("skipped", "trained_tokens")] if taken else []
-    stats = {name: sum(step[name] for step in taken) / len(taken) for name in names}
-    stats |= {"optimizer_steps": len(taken), "skipped_steps": len(steps) - len(taken)}
-    stats["trained_tokens"] = sum(step["trained_tokens"] for step in steps)
     if cfg.algorithm.source == "rollouts":
         # Through a tensor, because Python's max would pass over a NaN.
         stats |= {"sampler_gap": torch.tensor(gaps).max().item() if gaps else None, "exact": state.exact}
-    return stats
+    return stats, first_entropy_N
+
+
+def means(steps: list[dict]) -> dict:
+    """Return the means of the metrics of optimizer steps, over those that were taken, and their counts."""
+    # A skipped step's metrics may be NaN, which would spoil the means.
+    taken = [step for step in steps if not step["skipped"]]
+    names = [name for name in taken[0] if name not in ("skipped", "trained_tokens")] if taken else []
+    return {
+        **{name: sum(step[name] for step in taken) / len(taken) for name in names},
+        "optimizer_steps": len(taken),
+        "skipped_steps": len(steps) - len(taken),
+        "trained_tokens": sum(step["trained_tokens"] for step in steps),
+    }
 
 
 def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> dict:
@@ -109,11 +122,12 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
 
 def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> dict:
     """Add the gradient of the whole batch to the parameters'. Return its metrics, with `sampler_gap` of this step, and
-    write batch.first_entropy where it is not known yet."""
+    `entropies`: (place_N, entropy_N) of the tokens."""
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     temperature = cfg.temperature if cfg.algorithm.source == "rollouts" else 1.0  # of demonstrations
     pieces = list(micro_batches(batch, state.micro_tokens or cfg.micro_tokens))
-    with gradients.summed(pieces, parameters) as step:
+    # The loop may take p.grad away between two micro-batches; after the block p.grad is the sum over all, of all ranks.
+    with gradients.summed(pieces, parameters, state.pace) as step:
         for number, micro in step:
             with gradients.same_masks(cfg.lora.dropout, (cfg.seed, state.step, number), parameters[0].device):
                 micro = forward(micro, state.model, temperature, state.critic, cfg.algorithm.entropy_grad)
@@ -123,10 +137,10 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -
             gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
             step.results.append((shares, gap, micro.entropy_N.detach()))
     metrics: dict[str, float] = defaultdict(float)
-    for piece, (shares, _, entropy_N) in zip(pieces, step.results, strict=True):
+    for shares, _, _ in step.results:
         for name, share in shares.items():
             metrics[name] += share
-        before_N = batch.first_entropy[piece.place_N]
-        batch.first_entropy[piece.place_N] = torch.where(before_N == -1, entropy_N, before_N)
+    place_N, entropy_N = torch.cat([piece.place_N for piece in pieces]), torch.cat([x for _, _, x in step.results])
+    metrics["entropies"] = place_N, entropy_N
     metrics["sampler_gap"] = torch.tensor([gap for _, gap, _ in step.results]).max().item()
     return metrics

@@ -363,7 +363,7 @@ def _(right):
 def _(right):
     def wrong(ctx, grad):
         found = list(right(ctx, grad))
-        if len(found) > 3:
+        if len(found) > 5:
             found[-1] = torch.zeros_like(found[-1])
         return tuple(found)
 

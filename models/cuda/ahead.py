@@ -67,16 +67,16 @@ class Ahead:
                 return finished
         left, before = {i: self._left(i) for i in busy}, self.in_flight
         rows = before[0] if before else {}
-        more = any(n > CHUNK * (rows.get(i) is self.slots[i].row) for i, n in left.items())
+        more = any(n > CHUNK * (rows.get(i) is self.slots[i].sampling) for i, n in left.items())
         self.in_flight = self._enqueue(left, version, temperature) if more else None
         return self._read(before)
 
     def _left(self, i: int) -> int:
         slot = self.slots[i]
-        return min(max(self.settings[0] - len(slot.row.ids), 1), self.max_len - slot.length - 1)
+        return min(max(self.settings[0] - len(slot.sampling.ids), 1), self.max_len - slot.length - 1)
 
     def _enqueue(self, left: dict[int, int], version: Hashable, temperature: float) -> tuple:
-        rows = {i: self.slots[i].row for i in left}
+        rows = {i: self.slots[i].sampling for i in left}
         staying = [i for i, row in rows.items() if self.moving.get(i) is row]
         new = SlotState(np.zeros(self.steps.state.storage.shape, np.int64))
         new.length_B[list(self.slots)] = [slot.length for slot in self.slots.values()]
@@ -84,7 +84,7 @@ class Ahead:
             slot = self.slots[i]
             assert slot.place == i, "the device's state is by place"
             new.token_B[i], new.stream_B[i] = slot.pending[0], slot.stream
-            new.sampled_B[i], new.left_B[i] = len(slot.row.ids), left[i]
+            new.sampled_B[i], new.left_B[i] = len(slot.sampling.ids), left[i]
         changed_B = np.ones(new.storage.shape[1], np.int64)
         changed_B[staying] = 0
         longest = max(max(s.length + 1, min(s.length + 2 * CHUNK, self.max_len)) for s in self.slots.values())
@@ -101,7 +101,7 @@ class Ahead:
         ids_by_slot, logprobs_by_slot, finished = chunk_ids.T.astype(np.int64).tolist(), chunk_logprobs.T.tolist(), []
         for i, row in rows.items():
             ids = [token for token in ids_by_slot[i] if token >= 0]
-            if not ids or i not in self.slots or self.slots[i].row is not row:
+            if not ids or i not in self.slots or self.slots[i].sampling is not row:
                 continue  # the row was finished before, or the slot has another one by now
             if self.slots[i].append(ids, logprobs_by_slot[i][: len(ids)], max_new_tokens, stop_ids, self.max_len):
                 finished.append((len(ids), row))

@@ -13,11 +13,12 @@ from functools import partial
 from typing import Generic, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from models.random import fold_all
 from rl import ranks
-from rl.ranks import pace
+from rl.ranks.pace import Pace
 from rl.run.memory_errors import is_from_cuda
 
 SHARES = 8  # parts of a step, and so the most ranks that give the same bits as one; a power of two
@@ -35,9 +36,13 @@ class Node:
     grads: list[Tensor | None]
 
 
-class Step(Generic[T]):
-    """The pieces of one optimizer step. Iterate over (number, piece) of those that this rank computes, and append a
-    result for each; after the block of `summed` the results are those of all pieces, in order."""
+class StepSum(Generic[T]):
+    """The pieces of one optimizer step, and the sum of their gradients.
+
+    Iterate over (number, piece) of those that this rank computes, and append a result for each. The iteration takes the
+    gradient of each finished part out of p.grad; `summed` puts the sum of all parts there at the end of its block, and
+    then the results are those of all pieces, in order.
+    """
 
     def __init__(self, pieces: list[T], parameters: list[Tensor]):
         self.pieces, self.parameters = pieces, parameters
@@ -70,7 +75,7 @@ class Step(Generic[T]):
 
 
 @contextmanager
-def summed(pieces: Iterable[T], parameters: list[Tensor]) -> Iterator[Step[T]]:
+def summed(pieces: Iterable[T], parameters: list[Tensor], pace: Pace | None = None) -> Iterator[StepSum[T]]:
     """Context of an optimizer step: after it, the parameters' gradients are the sums over all pieces, on every rank.
 
         with summed(micro_batches, parameters) as step:
@@ -78,12 +83,23 @@ def summed(pieces: Iterable[T], parameters: list[Tensor]) -> Iterator[Step[T]]:
                 loss.backward()
                 step.results.append(...)
 
-    Raises torch.OutOfMemoryError on every rank if memory runs out on one.
+    pace: measures this rank. Raises torch.OutOfMemoryError on every rank if memory runs out on one.
     """
     shards = ranks.here.shards
     if shards is not None:
         parameters = shards.replicated(parameters)  # the others are reduced by their own backward
-    step, error = Step(list(pieces), parameters), None
+    step = StepSum(list(pieces), parameters)
+    if ranks.here.world == 1:
+        yield step
+    else:
+        yield from _with_other_ranks(step, pace or Pace())
+    for p, grad in zip(parameters, step.nodes[0].grads if parameters else [], strict=True):
+        p.grad = grad
+
+
+def _with_other_ranks(step: StepSum[T], pace: Pace) -> Iterator[StepSum[T]]:
+    """Yield the step for the block of `summed`; then exchange results and sums with the other ranks."""
+    shards, error = ranks.here.shards, None
     try:
         with pace.measured("a micro-batch of an update") as units:
             units += [step.counts()[ranks.here.rank]]
@@ -91,25 +107,19 @@ def summed(pieces: Iterable[T], parameters: list[Tensor]) -> Iterator[Step[T]]:
                 shards.begin_step(max(step.counts()))
             yield step
             if shards is not None:
-                shards.end_step(parameters)
+                shards.end_step(step.parameters)
     except Exception as raised:
-        if ranks.here.world == 1:
-            raise
         if shards is not None and isinstance(raised, torch.OutOfMemoryError):
             raise RuntimeError(str(raised)) from None  # the others cannot repeat the step with smaller pieces
         error = raised
-    if ranks.here.world > 1:
-        # A rank that failed comes here too, because the others would wait for its nodes.
-        ran_out = error is not None and is_from_cuda(error)
-        of_ranks = ranks.agreed(None if ran_out else step.results, None if ran_out else error)
-        if None in of_ranks:
-            raise torch.OutOfMemoryError(f"out of memory on rank {of_ranks.index(None)}")
-        step.results = [result for results in of_ranks for result in results]
-        if not parameters:
-            return
-        step.nodes = (reduced if step.in_place else exchanged)(step.nodes, parameters)
-    for p, grad in zip(parameters, step.nodes[0].grads, strict=True):
-        p.grad = grad
+    # A rank that failed comes here too, because the others would wait for its nodes.
+    ran_out = error is not None and is_from_cuda(error)
+    of_ranks = ranks.agreed(None if ran_out else step.results, None if ran_out else error)
+    if None in of_ranks:
+        raise torch.OutOfMemoryError(f"out of memory on rank {of_ranks.index(None)}")
+    step.results = [result for results in of_ranks for result in results]
+    if step.parameters:
+        step.nodes = (reduced if step.in_place else exchanged)(step.nodes, step.parameters)
 
 
 def adds_in_place(size: int, one_gpu: bool) -> bool:
@@ -147,8 +157,6 @@ def added(left: list[Tensor | None], right: list[Tensor | None]) -> list[Tensor 
 
 def reduced(nodes: list[Node], parameters: list[Tensor]) -> list[Node]:
     """Return one node with the sum of all ranks' only nodes, by all-reduces of the library."""
-    import torch.distributed as dist
-
     [node] = nodes
     own = [grad is not None for grad in node.grads], is_finite(node.grads)
     flags, finite = zip(*ranks.gathered(own), strict=True)
@@ -162,8 +170,6 @@ def reduced(nodes: list[Node], parameters: list[Tensor]) -> list[Node]:
 
 def exchanged(nodes: list[Node], parameters: list[Tensor]) -> list[Node]:
     """Return the root of the tree, from the nodes of all ranks."""
-    import torch.distributed as dist
-
     have = [[grad is not None for grad in node.grads] for node in nodes]
     tables = ranks.gathered([(node.level, node.index, flags) for node, flags in zip(nodes, have, strict=True)])
     most, sizes = max(map(len, tables)), [p.numel() for p in parameters]

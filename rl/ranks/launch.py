@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from rl import ranks
 from rl.config.arguments import ArgumentError, flatten
@@ -166,7 +167,7 @@ class Fork:
 def store_at(listener: socket.socket) -> Any:
     """Return a new store for ranks of this machine, which takes the listener over."""
     port, where = listener.getsockname()[1], {"is_master": True, "wait_for_workers": False}
-    return torch.distributed.TCPStore("127.0.0.1", port, **where, master_listen_fd=listener.detach())
+    return dist.TCPStore("127.0.0.1", port, **where, master_listen_fd=listener.detach())
 
 
 def received() -> list[int]:
@@ -251,7 +252,7 @@ def leave() -> None:
     """End gloo's threads: a process that ends while they run may abort. A model with shares has groups of its own."""
     ranks.here.shards = None
     gc.collect()  # process groups that only a cycle of objects still holds
-    torch.distributed.destroy_process_group()
+    dist.destroy_process_group()
 
 
 def call(main: Callable[[Config], None], cfg: Config) -> None:
@@ -268,8 +269,6 @@ def call(main: Callable[[Config], None], cfg: Config) -> None:
 
 def join(device: str) -> None:
     """Make this process one of the ranks. Raise ArgumentError if there are more on this machine than GPUs."""
-    import torch.distributed as dist
-
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if STARTED in os.environ:
         host, port, parent = os.environ[STARTED].split(":")

@@ -14,8 +14,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from models import CausalLM
-from models.export import save_config, writer
 from rl import ranks
 from rl.config.refusals import Refusal
 
@@ -64,9 +62,7 @@ class Pieces:
 
     def like(self, key: str, p: Tensor) -> Tensor:
         """Return a tensor as `p` lies: whole, or this rank's rows."""
-        if ranks.here.shards is None:
-            return self.whole(key)
-        if not isinstance(p, DTensor):
+        if ranks.here.shards is None or not isinstance(p, DTensor):
             return self.whole(key)
         rows = self.rows(key, *share_of(len(p), ranks.here.rank, ranks.here.world)).to(p.device)
         how = dict(run_check=False, shape=p.shape, stride=p.stride())
@@ -102,20 +98,6 @@ def _save_own(tensors: dict[str, Tensor], folder: Path, name: str) -> None:
     mine = tensors | shared if ranks.is_first() else shared
     mine = {key: x.detach().cpu().contiguous() for key, x in mine.items()}
     save_file(mine, folder / file_name(name, ranks.here.rank, ranks.here.world))
-
-
-def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype) -> None:
-    """Do what models/export.py's function does, with one whole tensor in memory at a time. All ranks must
-    call this; the first one writes."""
-    parameters = dict(model.named_parameters())  # a tied head is the embedding
-    if ranks.is_first():
-        with writer(folder, {key: tuple(p.shape) for key, p in parameters.items()}, dtype) as write:
-            for key, p in parameters.items():
-                write(key, whole(p))
-        save_config(folder, raw_config, dtype)
-    else:
-        for p in parameters.values():  # every rank sends its rows for each tensor that the first one makes whole
-            whole(p)
 
 
 def whole(x: Tensor) -> Tensor:

@@ -36,15 +36,13 @@ from models import CausalLM
 from models.hooks import hooks, keep_copies, nothing_faster
 from models.logprob import token_logprobs
 from models.sizes import Sizes, sizes_of
-from models.weights import check_finite
+from models.weights import HEAD, check_finite
 from rl import peaks, ranks
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config
-from rl.config.refusals import Refusal
 from rl.ranks.saving import share_of
 
 RESERVED = 2**30  # bytes that a rollout leaves to others: CUDA's context, Python, the system
-HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
 class Gather:
@@ -72,7 +70,7 @@ class Shards:
     def __init__(self, model: CausalLM, cfg: Config, dtype: torch.dtype, mesh: DeviceMesh):
         self.model, self.cfg, self.dtype, self.mesh, self.trains = model, cfg, dtype, mesh, not cfg.lora.r
         self.zero3 = cfg.shard == "zero3"
-        self.fits: bool | None = None  # whether rollouts gather all weights; found at the first one
+        self.fits: bool | None = None  # whether rollouts gather all weights; decided at the first one
         self.begun = False  # a forward has told FSDP which groups there are
         self.announces = False  # each forward tells the other ranks of itself
         self.broken = False  # in the midst of a pass: after an error the other ranks wait in vain
@@ -237,8 +235,8 @@ def fits(shards: Shards) -> bool:
 def most_copies(sizes: Sizes, cfg: Config) -> Any:
     """Return the footprint with the library whose copies take the most, of those that products=auto may choose."""
     kinds = ("onednn", "mkl", "plain") if cfg.products == "auto" else (cfg.products,)
-    found = (peaks.footprint(sizes, replace(cfg, products=kind)) for kind in kinds)
-    return max(found, key=lambda held: held.copies)
+    footprints = (peaks.footprint(sizes, replace(cfg, products=kind)) for kind in kinds)
+    return max(footprints, key=lambda held: held.copies)
 
 
 def memory(device: str) -> float:
@@ -255,7 +253,8 @@ def memory(device: str) -> float:
 def read(cfg: Config, model: CausalLM, files: list[Path], dtype: torch.dtype, device: str) -> dict[str, DTensor]:
     """Shard a model on the meta device and return this rank's share of its tensors; no rank reads more.
 
-    Raise ArgumentError for a quantised checkpoint, ValueError for a tensor that is unknown, misshapen or not finite.
+    Raise ArgumentError for a quantised checkpoint, ValueError for a tensor that is not finite. models/weights.py has
+    checked names and shapes.
     """
     if not hasattr(FSDPModule, "reset_iter_state"):
         raise ArgumentError(f"shard={cfg.shard} takes reset_iter_state of fully_shard, which torch 2.13 has")
@@ -270,17 +269,13 @@ def read(cfg: Config, model: CausalLM, files: list[Path], dtype: torch.dtype, de
             for key in file.keys():  # noqa: SIM118  (not a dict)
                 if key.endswith("rotary_emb.inv_freq"):
                     continue
-                found = file.get_slice(key)
-                if key in tensors or key not in parameters or tuple(found.get_shape()) != parameters[key].shape:
-                    raise Refusal(f"{path}: {key}")
-                start, stop = share_of(found.get_shape()[0], ranks.here.rank, ranks.here.world)
-                local = found[start:stop] if stop > start else file.get_tensor(key)[:0]
-                if not local.is_floating_point():
-                    raise Refusal(f"{path}: {key}")
+                stored = file.get_slice(key)
+                start, stop = share_of(stored.get_shape()[0], ranks.here.rank, ranks.here.world)
+                local = stored[start:stop] if stop > start else file.get_tensor(key)[:0]
                 local = local.to(device=device, dtype=dtype, copy=True)  # not a view of the whole file
                 check_finite(local, f"{path}: {key}")
                 tensors[key] = local if cfg.lora.r else local.float()  # float32 shares train
-    if model.config.tie_word_embeddings and HEAD in tensors and not torch.equal(tensors.pop(HEAD), tensors[EMBEDDING]):
-        raise Refusal(f"{HEAD} differs from {EMBEDDING}")
+    if model.config.tie_word_embeddings:
+        tensors.pop(HEAD, None)  # a copy of the embedding
     whole = {key: dict(shape=parameters[key].shape, stride=parameters[key].stride()) for key in tensors}
     return {key: DTensor.from_local(x, mesh, [Shard(0)], run_check=False, **whole[key]) for key, x in tensors.items()}

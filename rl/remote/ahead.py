@@ -17,7 +17,8 @@ from models import Tokenizer
 from rl import ranks, rollout
 from rl.config.fields import Config
 from rl.evaluate import progress_bar
-from rl.ranks import playing
+from rl.ranks.pace import Pace
+from rl.ranks.playing import Lines, assigned, play_on_ranks
 from rl.records import Episode
 from rl.remote import sampler
 from rl.run.health import sampler_hash
@@ -31,11 +32,11 @@ class Sampling:
     tasks: list[Task]
     shares: list[list[Task]]  # of each rank
     played: Future  # this rank's episodes
-    lines: playing.Lines  # what the thread wants to print
+    lines: Lines  # what the thread wants to print
     step: int  # the optimizer steps taken by the weights that sample,
     adapter_hash: str  # and their hash
 
-    def result(self, progress: tqdm) -> list[Episode]:
+    def result(self, progress: tqdm, pace: Pace) -> list[Episode]:
         """Wait for the episodes of all ranks and return them in the order of the tasks."""
 
         def sampled(_tasks: list[Task], bar: Any) -> list[Episode]:
@@ -44,7 +45,7 @@ class Sampling:
                 bar.write(line)
             return self.played.result()
 
-        return next(playing.play([sampled], self.tasks, progress, [[share] for share in self.shares]))
+        return next(play_on_ranks([sampled], self.tasks, progress, pace, [[share] for share in self.shares]))
 
 
 @dataclass
@@ -65,7 +66,7 @@ def collect(tokenizer: Tokenizer, state: Any, cfg: Config) -> list[Episode]:
     begin: Callable = partial(started, tokenizer, state, cfg)
     state.ahead = Ahead(state.ahead.coming if state.ahead and state.ahead.coming else begin(state.groups))
     with progress_bar(cfg.episodes, f"epoch {state.epoch + 1} episodes") as progress:
-        episodes = state.ahead.now.result(progress)
+        episodes = state.ahead.now.result(progress, state.pace)
     if state.epoch + 1 < cfg.epochs:
         state.ahead.coming = begin(state.groups + cfg.episodes // cfg.algorithm.group_size)
     return episodes
@@ -75,12 +76,12 @@ def started(tokenizer: Tokenizer, state: Any, cfg: Config, first: int) -> Sampli
     """Start to sample the epoch whose groups are those from `first` on, with the present weights."""
     size, weights, world = cfg.algorithm.group_size, sampler_hash(state.model), ranks.here.world
     tasks = make_tasks(cfg, first, cfg.episodes // size, size, "train", cfg.seed, cfg.order, cfg.max_samples)
-    shares = [share for [share] in playing.assigned(tasks, world)]
+    shares = assigned(tasks, world, state.pace)
     sampler.in_use.clear()
     # This sends the adapter now, because its weights will change; an evaluation in between leaves it on the server.
     sampler.in_use.add(sampler.remote_engine(state.model, cfg, weights).name)
-    play = partial(rollout.play, state.model, tokenizer, cfg, cfg.temperature, weights, False)
-    pool, lines = ThreadPoolExecutor(1), playing.Lines(tqdm(disable=True))
+    play = partial(rollout.play_here, state.model, tokenizer, cfg, cfg.temperature, weights, False)
+    pool, lines = ThreadPoolExecutor(1), Lines(tqdm(disable=True))
     played = pool.submit(play, shares[ranks.here.rank], lines)
     pool.shutdown(wait=False)  # the thread ends with its only task
     return Sampling(tasks, shares, played, lines, state.step, weights)

@@ -41,7 +41,7 @@ def learned(batch: Batch, episodes: list[Episode]) -> dict[int, Learned]:
         if values_N is not None:
             for of_episode, values in zip(of_batch, values_N.split(counts), strict=True):
                 setattr(of_episode, name, values.tolist())
-    for of_episode, entropy_N in zip(of_batch, batch.first_entropy[batch.place_N].split(counts), strict=True):
+    for of_episode, entropy_N in zip(of_batch, batch.first_entropy_N.split(counts), strict=True):
         if not (entropy_N == -1).any():  # -1 marks tokens that no micro-batch has met
             of_episode.entropies = entropy_N.tolist()
     by_place, next_of_batch = {}, 0

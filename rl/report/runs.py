@@ -126,7 +126,7 @@ def complete_records(run: Run, state: TrainState) -> None:
     there = any(record["epoch"] == state.epoch and "phases" in record for record in history.records(run.folder))
     if ranks.from_first(there):
         return
-    run.log_phases(state.epoch, state.step)
+    run.log_phases(state)
     lines = lacking(run.folder).get(state.epoch)
     if lines:
         page.add(run.folder, state.epoch, lines)

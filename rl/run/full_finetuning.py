@@ -58,7 +58,9 @@ def round_masters(state: TrainState) -> None:
 def save(model: CausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     """Write the whole model as a checkpoint that load_model reads."""
     raw = json.loads((tokenizer.folder / "config.json").read_text())
-    if ranks.here.shards is None:
-        save_model(model, folder, raw, next(model.parameters()).dtype)
+    dtype = next(model.parameters()).dtype if ranks.here.shards is None else ranks.here.shards.dtype
+    if ranks.is_first():
+        save_model(model, folder, raw, dtype, saving.whole)
     else:
-        saving.save_model(model, folder, raw, ranks.here.shards.dtype)
+        for p in model.parameters():  # every rank sends its rows of each tensor that the first one makes whole
+            saving.whole(p)

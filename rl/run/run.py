@@ -15,7 +15,6 @@ from models import Tokenizer
 from models.memory import end_phase
 from rl import ranks
 from rl.config.fields import Config
-from rl.ranks import pace
 from rl.records import Batch, Episode
 from rl.run import phases, retention, signals, watch
 from rl.run.checkpoint import base_name, save_checkpoint, save_epoch
@@ -64,9 +63,10 @@ class Run:
         phase["tokens_per_second"] = phase["tokens"] / max(phase["seconds"], 1e-9)
         phase["peak_bytes"] = max(phase["peak_bytes"], end_phase() or 0)
 
-    def log_phases(self, epoch: int, step: int) -> None:
+    def log_phases(self, state: TrainState) -> None:
         """Append a line with the phases since the line before to metrics.jsonl. Print the peaks of the first line."""
-        self.metrics({"epoch": epoch, "step": step, "phases": pace.with_busy_seconds(self.phases)})
+        logged = state.pace.with_busy_seconds(self.phases)
+        self.metrics({"epoch": state.epoch, "step": state.step, "phases": logged})
         if "load" in self.phases:
             sizes = (f"{name} {phase['peak_bytes'] / 2**30:.2f}" for name, phase in self.phases.items())
             print(f"peak memory in GiB: {', '.join(sizes)}", flush=True)

@@ -6,6 +6,7 @@ import torch
 
 from models import CausalLM
 from rl.ppo import Critic
+from rl.ranks.pace import Pace
 from rl.run.health import weights_hash
 from rl.run.watch import Watch
 
@@ -33,6 +34,7 @@ class TrainState:
     mid_epoch: bool = False  # an epoch's optimizer steps are under way
     resumed_from: int = -1  # epoch of the checkpoint that this process went on from
     ahead: object = None  # ahead=1: rl/remote/ahead.py's Ahead, with the episodes that are being sampled; not saved
+    pace: Pace = field(default_factory=Pace)  # how fast this rank works, how long episodes are; not saved
     watch: Watch = field(default_factory=Watch)  # checks that the run does not learn nonsense; not saved
     masters: dict[str, torch.Tensor] = field(
         default_factory=dict

@@ -125,7 +125,7 @@ class Rows(Engine):
     def finish(self, slot: int, reason: str) -> Request:
         """End the slot's reply; the slot keeps its sequence. Return the request."""
         request, state = self.running.pop(slot), self._slots[slot]
-        state.row, state.fed, request.finish = None, False, reason
+        state.sampling, state.fed, request.finish = None, False, reason
         # A fork that still waits to copy its parent holds no keys and values that a later request could use.
         if state.parent is None and state.length:
             self._idle[slot] = (request.ids + request.sampled)[: state.length]
@@ -162,14 +162,14 @@ class Rows(Engine):
                 if request.alternatives:
                     request.likely.append(self._most_likely(hidden_BD[i : i + 1], temperature, request.alternatives))
                 over = state.append([token], [logprob], request.max_tokens, request.stop_ids, self.max_len)
-                if request.matches(self.tokenizer) and state.row.stop_reason != "stop":
-                    state.row.stop_reason, over = "stop", True
+                if request.matches(self.tokenizer) and state.sampling.stop_reason != "stop":
+                    state.sampling.stop_reason, over = "stop", True
                 if over:
-                    finished.append(state.row)
+                    finished.append(state.sampling)
         return finished
 
     def _draw(self, hidden_BD, states: list[Slot], temperature: float, top_k: int, top_p: float):
-        counters = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
+        counters = torch.tensor([(state.stream, len(state.sampling.ids)) for state in states])
         uniforms_B = unit(fold(*counters.T)) if temperature else None
         with truncated(self.model.lm_head.weight.device.type, top_k, top_p):
             return sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)

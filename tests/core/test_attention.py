@@ -28,7 +28,7 @@ def test_padding_queries_change_nothing_and_tiles_are_skipped(window, dtype):
     q, k, v = (x.to(dtype).requires_grad_() for x in (q, k, v))
     asked = torch.arange(150).expand(5, -1).clone()
     asked[1, :128], asked[2], asked[3, ::2], asked[4, 64:] = -1, -1, -1, -1
-    tiles = [(tile.rows, tile.queries) for tile in attention.tiles(asked, 2, window)]
+    tiles = [(tile.sequences, tile.queries) for tile in attention.tiles(asked, 2, window)]
     assert [t.tolist() if isinstance(t, torch.Tensor) else list(range(t.start, t.stop)) for t, _ in tiles] == [
         [0, 3, 4],
         [0, 3],

@@ -70,7 +70,7 @@ def learn(algo: str, sign: float = 1.0, **keys) -> tuple[float, float]:
         if algo == "sft":  # the demonstrations are the best episodes
             episodes = [e for e in episodes if e.score == 2] or episodes[:1]
         batch = train.score(state, episodes, cfg)
-        losses = train.learn(state, replace(batch, advantages_N=sign * batch.advantages_N), cfg)
+        losses, _ = train.learn(state, replace(batch, advantages_N=sign * batch.advantages_N), cfg)
         if algo != "sft" and batch.episodes:
             assert losses["sampler_gap"] == 0.0, "sampling and training disagree"
     return means[0], means[-1]
@@ -122,7 +122,7 @@ def test_flipped_advantages_unlearn_it(name):
 def test_first_pass_has_ratio_one_and_nothing_clipped(algo):
     """One optimizer step covers the whole epoch, so the policy that trains is the one that sampled."""
     state, cfg = make_state(algo, batch_size=32, **{f"{algo}.epochs": 1})
-    losses = train.learn(state, train.score(state, play(state, cfg, 0), cfg), cfg)
+    losses, _ = train.learn(state, train.score(state, play(state, cfg, 0), cfg), cfg)
     assert losses["ratio"] == pytest.approx(1.0, abs=1e-6)
     assert losses["clip_fraction"] == 0.0
     assert losses["approx_kl"] == 0.0
@@ -136,7 +136,7 @@ def test_sampler_gap_covers_every_step_with_the_weights_that_sampled(warmup, fou
     state, cfg = make_state("ppo", batch_size=16, order="sequential", **{"ppo.critic_warmup": warmup, "ppo.epochs": 1})
     batch = train.score(state, play(state, cfg, 0), cfg)
     batch.old_logprobs_N[-1] -= 0.5
-    losses = train.learn(state, batch, cfg)
+    losses, _ = train.learn(state, batch, cfg)
     assert losses["optimizer_steps"] == 2
     assert losses["sampler_gap"] == (pytest.approx(0.5, abs=1e-5) if found else 0.0)
 
@@ -163,7 +163,7 @@ def test_epoch_without_a_group_to_learn_from_takes_no_step(source):
             turn.reward = 0.0
     before = {name: p.clone() for name, p in state.trainable().items()}
     batch = train.score(state, episodes, cfg)
-    losses = train.learn(state, batch, cfg)
+    losses, _ = train.learn(state, batch, cfg)
     assert losses["optimizer_steps"] == 0 and "loss" not in losses and losses["sampler_gap"] is None
     assert not batch.episodes and all(math.isfinite(x) for x in batch.metrics.values())
     assert all(torch.equal(before[name], p) for name, p in state.trainable().items())
@@ -175,14 +175,14 @@ def test_demonstrations_are_fitted_at_temperature_one():
     for temperature in (1.0, 0.5):
         state, cfg = make_state("sft", temperature=temperature)
         batch = train.score(state, play(state, cfg, 0), cfg)
-        losses.append(train.learn(state, batch, cfg)["loss"])
+        losses.append(train.learn(state, batch, cfg)[0]["loss"])
     assert losses[0] == losses[1]
 
 
 def test_target_kl_stops_the_epochs_updates():
     for target, fewer in (("none", False), ("1e-6", True)):
         state, cfg = make_state("ppo", **{"ppo.target_kl": target, "ppo.epochs": 4})
-        losses = train.learn(state, train.score(state, play(state, cfg, 0), cfg), cfg)
+        losses, _ = train.learn(state, train.score(state, play(state, cfg, 0), cfg), cfg)
         assert (losses["optimizer_steps"] < 8) == fewer
 
 
@@ -191,7 +191,7 @@ def test_step_with_an_infinite_gradient_is_skipped():
     batch = train.score(state, play(state, cfg, 0), cfg)
     before = {name: p.clone() for name, p in state.trainable().items()}
     batch.advantages_N[0] = float("nan")
-    losses = train.learn(state, batch, cfg)
+    losses, _ = train.learn(state, batch, cfg)
     assert losses["skipped_steps"] == 1 and losses["optimizer_steps"] == 1
     assert all(p.isfinite().all() for p in state.trainable().values())
 

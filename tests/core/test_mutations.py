@@ -466,11 +466,11 @@ def _(right):
 
 arguments(
     "scale forgotten", FusedLoRA, "forward", FORMULA,
-    lambda ctx, x, bases, scales, *factors: (ctx, x, bases, [scale and 1.0 for scale in scales], *factors),
+    lambda ctx, x, bases, scales, *more: (ctx, x, bases, [scale and 1.0 for scale in scales], *more),
 )  # fmt: skip
 arguments(
     "B not transposed", FusedLoRA, "forward", FORMULA,
-    lambda ctx, x, bases, scales, A, B: (ctx, x, bases, scales, A, B.reshape(B.mT.shape).mT),
+    lambda ctx, *more: (ctx, *more[:-1], more[-1].reshape(more[-1].mT.shape).mT),
 )  # fmt: skip
 result(
     "base left out", FusedLoRA, "forward", FORMULA,
@@ -481,9 +481,9 @@ result(
 @mutation("A's gradient without scale", FusedLoRA, "backward", side_by_side)
 def _(right):
     def wrong(ctx, grad):
-        grad_x, bases, scales, *factors = right(ctx, grad)
+        grad_x, bases, scales, lean, again, *factors = right(ctx, grad)
         factors[::2] = [grad_A / scale for grad_A, scale in zip(factors[::2], filter(None, ctx.scales), strict=True)]
-        return grad_x, bases, scales, *factors
+        return grad_x, bases, scales, lean, again, *factors
 
     return wrong
 

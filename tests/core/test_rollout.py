@@ -362,9 +362,9 @@ def test_evaluation_plays_held_out_tasks_with_the_adapter(monkeypatch):
     model, calls = load_model("tiny"), []
     lora.inject(model, r=2)
 
-    def recorded(model, tokenizer, tasks, cfg, temperatures, progress):
+    def recorded(model, tokenizer, tasks, cfg, temperatures, progress, pace):
         calls.append((sampler_hash(model), {task.split for task in tasks}, temperatures))
-        return rollouts(model, tokenizer, tasks, cfg, temperatures, progress)
+        return rollouts(model, tokenizer, tasks, cfg, temperatures, progress, pace)
 
     monkeypatch.setattr(evaluation, "rollouts", recorded)
     cfg = parse(["textcraft.max_turns=2"])

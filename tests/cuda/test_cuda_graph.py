@@ -186,7 +186,7 @@ def test_an_abandoned_run_continues_under_other_settings():
     for _ in range(2):
         engine._ahead.advance(slots, engine._version, 30, 1.0, frozenset())
     run.close()
-    assert len(calls) == 2 and [len(engine._slots[i].row.ids) for i in slots] == [CHUNK] * 3
+    assert len(calls) == 2 and [len(engine._slots[i].sampling.ids) for i in slots] == [CHUNK] * 3
     engine.close(slots[1])
     other = engine.open((9, 9))
     assert other == slots[1]

@@ -566,10 +566,10 @@ def launches(device, layers: int, places: list[list[int]]) -> int:
 @pytest.mark.parametrize(
     ("plain", "places", "of_a_layer", "total"),
     [
-        (False, APART, 89, 2386),
-        (False, SHARED, 93, 2478),
-        (True, APART, 195, 4810),
-        pytest.param(True, SHARED, 199, 4902, marks=pytest.mark.full),
+        (False, APART, 89, 2377),
+        (False, SHARED, 93, 2469),
+        (True, APART, 185, 4571),
+        pytest.param(True, SHARED, 189, 4663, marks=pytest.mark.full),
     ],
 )
 def test_training_launches(plain, places, of_a_layer, total, device, monkeypatch):

@@ -46,6 +46,7 @@ def gradients(monkeypatch, fits: int, error: Exception | None = None, **keys):
         state.optimizer, "step", lambda: found.update({n: p.grad for n, p in state.trainable().items()})
     )
     stats = update.optimizer_step(state, batch, algorithm_module("grpo"), cfg)
+    del stats["entropies"]
     monkeypatch.undo()
     return found, stats, sizes, state
 

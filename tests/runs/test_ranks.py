@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import weakref
-from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
@@ -230,20 +229,20 @@ def test_the_tree_adds_as_one_rank_whichever_ranks_hold_the_parts():
             assert torch.equal(root.grads[0], alone.grads[0]), (pieces, world)
 
 
-def test_groups_stay_whole_and_ranks_get_equal_shares(monkeypatch):
+def test_groups_stay_whole_and_ranks_get_equal_shares():
     tasks = [Task((0, 4 * g + m), "sat" if g % 3 else "textcraft", g, g, "train") for g in range(9) for m in range(4)]
-    monkeypatch.setattr(playing, "tokens_of", {"sat": [10, 1000], "textcraft": [10, 4000]})
-    shares = [share for [share] in playing.assigned(tasks, 3)]
+    (lengths := pace.Pace()).played |= {"sat": [10, 1000], "textcraft": [10, 4000]}
+    shares = playing.assigned(tasks, 3, lengths)
     assert sorted(task.key for share in shares for task in share) == sorted(task.key for task in tasks)
     assert all(len({i for i, share in enumerate(shares) for task in share if task.group == g}) == 1 for g in range(9))
-    assert [sum(map(playing.expected_tokens, share)) for share in shares] == [2400.0] * 3
+    assert [sum(lengths.expected_tokens(task.env) for task in share) for share in shares] == [2400.0] * 3
 
 
 @pytest.mark.parametrize("world", [2, 3, 4, 5, 8])
 def test_evaluations_are_played_side_by_side(world):
     """Each is played whole, by as few ranks as can be: with an even number a rank plays one of the two alone."""
     tasks = [Task((0, i), "sat", i, i, "val") for i in range(40)]
-    shares = playing.side_by_side(tasks, 2, world)
+    shares = playing.side_by_side(playing.assigned(tasks, world, pace.Pace()), 2)
     for way in range(2):
         assert sorted(task.key for share in shares for task in share[way]) == [task.key for task in tasks]
     counts = [len(first) + len(second) for first, second in shares]
@@ -286,24 +285,24 @@ def test_ranks_that_join_again_share_another_name():
 
 def test_a_rank_that_stays_slow_is_named_once(monkeypatch, capsys):
     """Slow is who takes longer for a unit of its own work, not who has more of it; an epoch in between starts anew."""
-    monkeypatch.setattr(pace, "_slow", Counter())
+    own = pace.Pace()
     usual = [{"a token": [2.0, 20], "a piece": [1.0, 1]}, {"a token": [1.0, 10], "a piece": [0.0, 0]}]
     slow = [*usual, {"a token": [1.6, 10], "a piece": [1.4, 1]}]
     for everyone in [slow, slow, [*usual, usual[1]], slow, slow, slow, slow]:
         monkeypatch.setattr(ranks, "gathered", lambda _own, everyone=everyone: everyone)
-        pace.look()
+        own.compare()
     line = (
         "rank 2 is slow, and the others wait: a token takes it 1.6 times as long as the median rank, 3 epochs in a row"
     )
     assert capsys.readouterr().out.splitlines() == [line]
 
 
-def test_time_that_a_rank_waits_is_not_its_own(monkeypatch):
-    monkeypatch.setattr(pace, "_own", defaultdict(lambda: [0.0, 0]))
-    with pace.measured("a token") as units:
+def test_time_that_a_rank_waits_is_not_its_own():
+    own = pace.Pace()
+    with own.measured("a token") as units:
         ranks.meet(lambda: time.sleep(0.2))
         units += [3, 4]
-    assert pace._own["a token"][0] < 0.1 and pace._own["a token"][1] == 7
+    assert own.own["a token"][0] < 0.1 and own.own["a token"][1] == 7
 
 
 def test_a_gradient_that_is_not_finite_names_its_rank(monkeypatch, tmp_path):
