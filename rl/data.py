@@ -43,7 +43,7 @@ from rl.ranks.playing import play_on_ranks
 from rl.records import Episode, Turn
 from rl.rollout import CUT, add_step, check_failures
 from rl.run.files import bounded_lines
-from rl.tasks import Task, make_env, make_tasks, task_digest, text_of, with_prompt
+from rl.tasks import Task, failures_of, make_env, make_tasks, task_digest, text_of, with_prompt
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
 MOST_ARRAY, MOST_PARTS = 2**27, 5_000_000  # bytes, lists and objects of a file that is one JSON array
@@ -236,17 +236,23 @@ def _play_all(model, tokenizer, cfg: Config, tasks: list[Task], progress: tqdm) 
 def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Config) -> Generator[list[Request], list[Result]]:
     """Let the expert play the episode. Yields the environment's requests to the base model and is sent the results."""
     env = make_env(cfg, task.env)
-    episode.append(tokenizer.prompt(env.reset(task.seed, task.split)))
-    episode.task = task_digest(env)
+    with failures_of(task.env):
+        messages, episode.task = env.reset(task.seed, task.split), task_digest(env)
+    episode.append(tokenizer.prompt(messages))
     running = True
     while running:
-        action, room = expert(env), max(cfg.max_len - len(episode.ids_T), 0)
+        with failures_of(task.env):
+            action = expert(env)
+        room = max(cfg.max_len - len(episode.ids_T), 0)
         ids = tokenizer.reply(action)
         stop_reason = "stop" if len(ids) <= room else "context"
         episode.append_turn(ids[:room], [0.0] * len(ids[:room]), stop_reason)
-        step = env.step(action) if stop_reason == "stop" else CUT
+        with failures_of(task.env):
+            step = env.step(action) if stop_reason == "stop" else CUT
         while step.requests:
-            step = env.answer((yield step.requests))
+            results = yield step.requests
+            with failures_of(task.env):
+                step = env.answer(results)
         running = bool(add_step(episode, step, tokenizer, cfg))
     if cfg.algorithm.source == "demonstrations" and cfg.algorithm.all_tokens:
         episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]

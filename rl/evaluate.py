@@ -62,6 +62,7 @@ def summary(episodes: list[Episode]) -> dict:
     return {
         "episodes": len(episodes),
         "distinct_tasks": len(set(tasks)),
+        "prompts_too_long": sum(never_asked(e) for e in episodes),
         "success": successes / len(episodes),
         "low": low,
         "high": high,
@@ -75,6 +76,11 @@ def summary(episodes: list[Episode]) -> dict:
     }
 
 
+def never_asked(e: Episode) -> bool:
+    """Return whether the prompt left no room for a reply: the episode says nothing about the policy."""
+    return len(e.turns) == 1 and e.turns[0].stop_reason == "context" and not any(e.action_mask_T)
+
+
 def task_name(e: Episode) -> str:
     """Return what episodes of one task have in common: the environment's own name of it, or the drawn task's number."""
     return f"{e.env} {e.task or e.group}"
@@ -86,4 +92,8 @@ def describe(result: dict) -> str:
     distinct = result.get("distinct_tasks", result["episodes"])  # results of earlier versions lack it
     of_tasks = f" of {distinct} tasks" if distinct < result["episodes"] else ""
     interval = f"80 % interval {result['low']:.1%} to {result['high']:.1%}, n={result['episodes']}{of_tasks}"
-    return f"{kind} success {result['success']:.1%} ({interval})"
+    unasked = result.get("prompts_too_long", 0)
+    long = f"; {unasked} prompts left no room for a reply" if unasked else ""
+    left_out = result.get("infrastructure_failed", 0)
+    failed = f"; {left_out} episodes left out, whose environment failed" if left_out else ""
+    return f"{kind} success {result['success']:.1%} ({interval}){long}{failed}"

@@ -23,6 +23,7 @@ import lora
 from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn
 from models.hooks import hooks
+from models.refusal import Refusal as RefusedByModel
 from rl import ranks, reward
 from rl.base_model import Base
 from rl.config.fields import Config
@@ -33,7 +34,7 @@ from rl.records import Episode
 from rl.remote.sampler import remote_engine
 from rl.report import progress as live
 from rl.run.health import sampler_hash
-from rl.tasks import Task, make_env, task_digest
+from rl.tasks import Task, failures_of, make_env, task_digest
 
 MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
 GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
@@ -152,8 +153,9 @@ class _Games:
             task, (env, opening) = self.waiting.popleft(), ready.popleft()
             game = _Game(task, env, Episode(task.env, task.seed, task.group, adapter_hash=self.adapter_hash))
             try:
-                game.episode.append(self.tokenizer.prompt(opening()))
-                game.episode.task = task_digest(env)
+                with failures_of(task.env):
+                    messages, game.episode.task = opening(), task_digest(env)
+                game.episode.append(self.tokenizer.prompt(messages))
             except envs.EnvironmentFailed as error:
                 self.fail(game, error)
                 continue
@@ -182,7 +184,7 @@ class _Games:
         if turn.stop_reason == "context":
             self.continue_episode(turn.slot, lambda: CUT)
         else:
-            self.step_env(turn.slot, partial(game.env.step, self.tokenizer.answer(turn.ids)))
+            self.step_env(turn.slot, lambda: game.env.step(self.tokenizer.answer(turn.ids)))
 
     def step_env(self, slot: int, step: Callable[[], envs.Step]) -> None:
         """Take the environment's step now or, if it is slow, start it in a thread."""
@@ -205,16 +207,18 @@ class _Games:
         """Continue the slot's episode with the environment's step, or end it."""
         game = self.playing[slot]
         try:
-            result = step()
-        except envs.EnvironmentFailed as error:
-            self.engine.close(slot)
-            self.fail(self.playing.pop(slot), error)
-        else:
+            with failures_of(game.task.env):
+                result = step()
             if result.requests:
                 self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
                 self.base.ask(slot, game.task.key, result.requests)
                 return
-            if observation_ids := add_step(game.episode, result, self.tokenizer, self.cfg):
+            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg)
+        except envs.EnvironmentFailed as error:
+            self.engine.close(slot)
+            self.fail(self.playing.pop(slot), error)
+        else:
+            if observation_ids:
                 self.engine.feed(slot, observation_ids)
                 return
             self.engine.close(slot)
@@ -235,10 +239,14 @@ def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Confi
 
     Return the observation's ids; [] ends the episode: the step ended it, or max_len has no room for the observation and
     one more token. After a turn limit the observation is appended too if a critic bootstraps from the state after it.
+    Raise EnvironmentFailed for an observation that the tokenizer or the chat template cannot write.
     """
     ids, over, algo = [], step.terminated or step.truncated, cfg.algorithm
     if not over or (not step.terminated and algo.critic and algo.bootstrap):
-        ids = tokenizer.follow_up(episode.ids_T[-1], [{"role": "user", "content": step.observation}])
+        try:
+            ids = tokenizer.follow_up(episode.ids_T[-1], [{"role": "user", "content": step.observation}])
+        except RefusedByModel as error:
+            raise envs.EnvironmentFailed(f"its observation cannot be written: {error}") from None
         ids = ids if len(episode.ids_T) + len(ids) < cfg.max_len else []
     if not (over or ids):
         episode.turns[-1].stop_reason = "context"

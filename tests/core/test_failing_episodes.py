@@ -1,0 +1,106 @@
+"""One failing episode is left out, counted and named; a run ends only if every one fails."""
+
+import pytest
+from tqdm import tqdm
+
+from envs import EnvironmentFailed
+from envs.affine import sat
+from models import load_model, load_tokenizer
+from models.refusal import Refusal
+from rl.config.parse import parse
+from rl.data import demonstrations
+from rl.evaluate import describe, evaluate
+from rl.rollout import rollout
+from rl.tasks import make_tasks
+
+ERRORS = {
+    "digits": lambda: int("9" * 5000),
+    "overflow": lambda: float(10**400),
+    "missing": lambda: {}["key"],
+    "recursion": lambda: (_ for _ in ()).throw(RecursionError("too deep")),
+    "memory": lambda: (_ for _ in ()).throw(MemoryError()),
+    "assert": lambda: (_ for _ in ()).throw(AssertionError("no such state")),
+    "own": lambda: (_ for _ in ()).throw(EnvironmentFailed("gone")),
+}
+
+
+class Lines(tqdm):
+    """A bar that keeps what is written."""
+
+    def __init__(self):
+        super().__init__(disable=True)
+        self.lines = []
+
+    def write(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load_model("tiny"), load_tokenizer("tiny")
+
+
+def failing(monkeypatch, method: str, error, always: bool = False) -> None:
+    """Let the first call of a method of SAT's environment raise, or all of them."""
+    original, calls = getattr(sat.Env, method), []
+
+    def call(self, *args):
+        calls.append(1)
+        return error() if always or len(calls) == 1 else original(self, *args)
+
+    monkeypatch.setattr(sat.Env, method, call)
+
+
+@pytest.mark.parametrize("method", ["reset", "step"])
+@pytest.mark.parametrize("error", ERRORS)
+def test_whatever_an_environment_raises_leaves_one_episode_out(method, error, tiny, monkeypatch):
+    failing(monkeypatch, method, ERRORS[error])
+    cfg, bar = parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), Lines()
+    played = rollout(*tiny, make_tasks(cfg, 0, 4, 1, "train", 0), cfg, 1.0, bar)
+    assert [episode.infrastructure_failed for episode in played] == [True, False, False, False]
+    [line] = bar.lines
+    assert line.startswith("sat: ") and line.endswith("; the episode is left out") and "\n" not in line
+    assert error == "own" or ("sat raised " in line and "test_failing_episodes.py, line" in line)
+
+
+def test_a_run_ends_if_every_episode_fails(tiny, monkeypatch):
+    failing(monkeypatch, "step", ERRORS["missing"], always=True)
+    cfg = parse(["env=sat", "sat.n=3", "max_new_tokens=2"])
+    with pytest.raises(ValueError, match=r"every one failed; the last: sat raised KeyError: 'key'"):
+        rollout(*tiny, make_tasks(cfg, 0, 8, 1, "train", 0), cfg, 1.0, Lines())
+
+
+@pytest.mark.parametrize("method", ["reset", "oracle", "step"])
+def test_a_failing_expert_leaves_one_demonstration_out(method, tiny, monkeypatch):
+    failing(monkeypatch, method, ERRORS["missing"])
+    cfg, bar = parse(["algo=sft", "env=sat", "sat.n=3"]), Lines()
+    played = demonstrations(tiny[1], make_tasks(cfg, 0, 4, 1, "train", 0), cfg, bar)
+    assert sum(episode.infrastructure_failed for episode in played) == 1 and "KeyError" in bar.lines[0]
+
+
+def test_an_observation_that_cannot_be_written_leaves_one_episode_out(tiny, monkeypatch):
+    """The tokenizers library panics on some texts, which Guarded turns into a refusal."""
+    model, tokenizer = tiny
+    follow_up, calls = tokenizer.follow_up, []
+
+    def once(*args):
+        calls.append(1)
+        if len(calls) == 1:
+            raise Refusal("tokenizer.json: the tokenizer fails (index out of bounds)")
+        return follow_up(*args)
+
+    monkeypatch.setattr(tokenizer, "follow_up", once)
+    cfg, bar = parse(["env=textcraft", "max_new_tokens=2", "max_turns=3"]), Lines()
+    played = rollout(model, tokenizer, make_tasks(cfg, 0, 4, 1, "train", 0), cfg, 1.0, bar)
+    assert sum(episode.infrastructure_failed for episode in played) == 1
+    assert "its observation cannot be written: tokenizer.json: the tokenizer fails" in bar.lines[0]
+
+
+def test_an_evaluation_says_what_it_could_not_ask(tiny, monkeypatch):
+    cfg = parse(["env=sat", "sat.n=3", "max_new_tokens=2", "max_len=20"])
+    [found] = evaluate(*tiny, cfg, [0.0], "test", 6)
+    assert found["prompts_too_long"] == 6 and "; 6 prompts left no room for a reply" in describe(found)
+    failing(monkeypatch, "step", ERRORS["missing"])
+    [found] = evaluate(*tiny, parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), [0.0], "test", 6)
+    assert found["prompts_too_long"] == 0 and found["episodes"] == 5
+    assert describe(found).endswith("; 1 episodes left out, whose environment failed")
