@@ -13,7 +13,6 @@ import lora
 from envs.http.exchange import is_address
 from envs.qa import NEEDED
 from lora.peft_files import MOST_RANK
-from models import CausalLM
 from rl import curriculum, plan
 from rl.config import model_checks
 from rl.config.arguments import ArgumentError
@@ -154,15 +153,6 @@ def check_adapter(folder: str) -> None:
         lora.read_adapter_config(Path(folder))
     except (OSError, ValueError) as error:
         raise ArgumentError(str(error)) from None
-
-
-def check_model(cfg: Config, model: CausalLM) -> None:
-    """Raise ArgumentError for a model that cannot be trained. Print what its algorithm's settings mean for it."""
-    model_checks.check_stored(cfg, model.config.quant)
-    model_checks.check_trainable(cfg, model.config)
-    if cfg.algo == "reinforce" and cfg.episodes * cfg.algorithm.epochs > cfg.batch_size:
-        single = "set batch_size=episodes for a single step per epoch"
-        print(f"reinforce: only the first optimizer step of an epoch is on-policy; {single}")
 
 
 def check_tracker(service: str) -> None:

@@ -122,6 +122,11 @@ def read_json(path: Path) -> Any:
         raise Refusal("nested too deep") from None
 
 
+def is_number(value: Any) -> bool:
+    """Return whether a value of JSON is a number whose square is finite in float32."""
+    return type(value) in (int, float) and abs(value) <= 1e15
+
+
 def bounded_lines(path: Path, most: int = MOST_BYTES) -> Iterator[tuple[int, bytes]]:
     """Yield the number and the bytes of each line of a file. Raise ValueError for a line of more than `most` bytes."""
     with open(path, "rb") as file:

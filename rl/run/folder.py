@@ -32,22 +32,32 @@ SPARE = 2**24  # bytes that must be free before a run begins
 
 @contextmanager
 def claim(cfg: Config) -> Iterator[tuple[Config, Path]]:
-    """Yield (settings, folder) of the run, with its folder locked for this process during the block.
+    """Yield (settings, folder) of the run, with its folder locked for this process and its ranks during the block.
 
     If out= names a run that has not finished, with the same settings, the settings are those of `resume=` for it.
     Raise FileExistsError, one line, if another process writes there, if the run there has finished or has other
     settings; OSError if nothing can be written there. A folder that is left empty is removed.
     """
-    if ranks.here.world > 1:
-        with claim_together(cfg) as claimed:
-            yield claimed
-    else:
-        with claim_alone(cfg) as claimed:
-            yield claimed
+    with ExitStack() as locked:
+
+        def claimed() -> tuple[str, bool] | None:
+            if not ranks.is_first():
+                return None
+            settings, folder = locked.enter_context(_claim_alone(cfg))
+            return str(folder), settings is not cfg
+
+        folder, continued = ranks.together(claimed)[0]  # which all ranks must reach
+        heartbeat.tell_folder(folder)
+        try:
+            yield (resolve({"resume": folder}) if continued else cfg), Path(folder)
+        except KeyboardInterrupt as error:
+            if not ranks.is_first():  # _claim_alone adds it for the first one
+                error.add_note(how_to_resume(folder))
+            raise
 
 
 @contextmanager
-def claim_alone(cfg: Config) -> Iterator[tuple[Config, Path]]:
+def _claim_alone(cfg: Config) -> Iterator[tuple[Config, Path]]:
     """Do what `claim` does, for this process."""
     folder, file = _lock_folder(cfg)
     try:
@@ -61,27 +71,6 @@ def claim_alone(cfg: Config) -> Iterator[tuple[Config, Path]]:
         file.close()
         with suppress(OSError):
             folder.rmdir()  # only an empty folder goes: a refused run leaves nothing behind
-
-
-@contextmanager
-def claim_together(cfg: Config) -> Iterator[tuple[Config, Path]]:
-    """Do what `claim` does, for every rank: the first one claims the folder, which all must reach."""
-    with ExitStack() as held:
-
-        def claimed() -> tuple[str, bool] | None:
-            if not ranks.is_first():
-                return None
-            settings, folder = held.enter_context(claim_alone(cfg))
-            return str(folder), settings is not cfg
-
-        folder, continued = ranks.together(claimed)[0]
-        heartbeat.tell_folder(folder)
-        try:
-            yield (resolve({"resume": folder}) if continued else cfg), Path(folder)
-        except KeyboardInterrupt as error:
-            if not ranks.is_first():  # the first one's own claim does the same
-                error.add_note(how_to_resume(folder))
-            raise
 
 
 def _lock_folder(cfg: Config) -> tuple[Path, BinaryIO]:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from models import Tokenizer
 from models.tiny.shape import same_shape
@@ -19,6 +21,9 @@ from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
 from rl.run import health
 from rl.run.files import append, checkpoints, plain, read_lines
+
+if TYPE_CHECKING:  # for editors: a TrainState holds a Watch
+    from rl.run.state import TrainState
 
 NONFINITE = 5  # optimizer steps in a row without a finite gradient that end a run
 KEPT = ("epoch", "episodes", "reward_mean", "reward_std", "accuracy", "cut_by_length", "turns_mean", "invalid_actions")
@@ -48,7 +53,7 @@ class Watch:
     norms: list[float] = field(default_factory=list)  # of the gradient, in steps that should have moved the policy
     nonfinite: int = 0  # steps in a row whose gradient was not finite
 
-    def begin(self, state: Any, tokenizer: Tokenizer, cfg: Config, folder: Path) -> None:
+    def begin(self, state: "TrainState", tokenizer: Tokenizer, cfg: Config, folder: Path) -> None:
         """Read what earlier epochs left. Check the tokenizer, the adapter, and that the warm-up ends within the run."""
         for _, record in read_lines(folder / "metrics.jsonl"):
             if "tasks" in record:
@@ -67,7 +72,7 @@ class Watch:
             words = f"warmup_steps={cfg.warmup_steps} of {steps} optimizer steps"
             print(f"{words}: the learning rate does not reach lr={cfg.lr:g}", flush=True)
 
-    def collected(self, state: Any, episodes: list[Episode], stats: dict, cfg: Config) -> None:
+    def collected(self, state: "TrainState", episodes: list[Episode], stats: dict, cfg: Config) -> None:
         """Check the epoch's episodes. stats: their metrics."""
         turns = sum(len(episode.turns) for episode in episodes)
         invalid = sum(episode.invalid for episode in episodes) / max(turns, 1)
@@ -91,12 +96,12 @@ class Watch:
             sentences["invalid_actions"] = health.invalid_actions(records)
         self.report(cfg, f"epoch {state.epoch + 1}", **sentences)
 
-    def _unlikely_prompts(self, state: Any, episodes: list[Episode], cfg: Experiment) -> str | None:
+    def _unlikely_prompts(self, state: "TrainState", episodes: list[Episode], cfg: Experiment) -> str | None:
         if same_shape(resolve(cfg.model)):
             return None  # it has learned replies alone
         return health.unlikely_prompts(state.model, episodes)
 
-    def stepped(self, state: Any, batch: Batch, step: dict, cfg: Config) -> None:
+    def stepped(self, state: "TrainState", batch: Batch, step: dict, cfg: Config) -> None:
         """Check an optimizer step on the batch; step: its metrics. Raise FloatingPointError if NONFINITE steps in a
         row had no finite gradient."""
         where, sentences = f"epoch {state.epoch + 1}, step {state.step}", {}
@@ -105,7 +110,7 @@ class Watch:
         self.nonfinite = self.nonfinite + 1 if step["skipped"] and step["within_target_kl"] else 0
         if self.nonfinite == NONFINITE:
             raise FloatingPointError(f"{where}: no gradient was finite, in {NONFINITE} optimizer steps in a row")
-        if health.should_learn(step, batch, cfg, state.epoch):
+        if health.should_learn(step, batch, cfg.algorithm, cfg, state.epoch):
             # a policy that has collapsed has no gradient either; `entropy` is about that
             self.norms = [*self.norms, step["grad_norm"] if step.get("entropy", 1) > 1e-3 else 1.0]
             self.norms = self.norms[-health.ZERO_STEPS :]
@@ -114,7 +119,7 @@ class Watch:
                 sentences["factors"] = self._moved(state, step["lr"], cfg)
         self.report(cfg, where, **sentences)
 
-    def _moved(self, state: Any, lr: float, cfg: Optim) -> str | None:
+    def _moved(self, state: "TrainState", lr: float, cfg: Optim) -> str | None:
         """Check the factor that must have moved in this step: B in the first, A in the second.
 
         A's gradient is a product with B, which has hardly moved in plain gradient descent or at a tiny lr.
@@ -125,7 +130,7 @@ class Watch:
         self.sums = self.sums if self.unmoved else {}
         return sentence
 
-    def ended(self, state: Any, stats: dict, cfg: Config) -> dict:
+    def ended(self, state: "TrainState", stats: dict, cfg: Config) -> dict:
         """Check the metrics of the epoch that has ended. Return the metrics that the checks add."""
         record = {key: value for key, value in {**self.collecting, **stats}.items() if key in KEPT}
         self.records.append(record)
@@ -156,13 +161,13 @@ class Watch:
             self.found[name] = sentence
 
 
-def factors(state: Any) -> dict[str, Any]:
+def factors(state: "TrainState") -> dict[str, Tensor]:
     """Return the factors that train, by name."""
     return {name: p for name, p in state.trainable().items() if name.endswith((".A", ".B"))}
 
 
 @contextmanager
-def replayable(state: Any, folder: Path, episodes: list[Episode], cfg: Config) -> Iterator[None]:
+def replayable(state: "TrainState", folder: Path, episodes: list[Episode], cfg: Config) -> Iterator[None]:
     """If the block ends because no gradient was finite, save the episodes and add how to repeat the update.
 
     The file has the episodes of every epoch since the newest checkpoint, the one under way included.
