@@ -54,14 +54,6 @@ class Demonstrations:
     cut: int  # conversations that max_len cut short
     empty: int  # conversations left out because nothing to learn remained after the cut
 
-    def describe(self, max_len: int) -> str:
-        """Return the counts as the line that is printed at the start."""
-        left_out = f", {self.empty} left out for it" if self.empty else ""
-        return (
-            f"{len(self.train):,} conversations to learn, {len(self.held_out):,} held out; "
-            f"{self.cut:,} cut by max_len={max_len}{left_out}"
-        )
-
 
 def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     """Read at most cfg.max_samples rows of the file cfg.data, and print their counts.
@@ -76,12 +68,12 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     demos, learnable = Demonstrations([], [], 0, 0), []
     for number, row in enumerate(rows):
         try:
-            episode, cut = to_episode(tokenizer, row, number, cfg.max_len, cfg.algorithm.all_tokens)
+            episode, cut = to_episode(tokenizer, row, number, cfg.max_len, algo_cfg.all_tokens)
         except ValueError as error:
             raise Refusal(f"{cfg.data}, conversation {number + 1}: {error}") from None
         demos.cut += cut
         if any(episode.action_mask_T):
-            learnable.append((_digest(row), episode))
+            learnable.append((hashlib.sha256(json.dumps(row).encode()).hexdigest(), episode))
         else:
             demos.empty += 1
     digests = sorted({digest for digest, _ in learnable})
@@ -92,7 +84,9 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
         raise Refusal(f"data={cfg.data}: nothing to learn from in {len(rows)} rows, {demos.cut} cut by max_len")
     if cfg.patience and not demos.held_out:
         raise Refusal(f"patience={cfg.patience} counts evaluations, and {cfg.data} is too small to hold rows out")
-    print(f"data: {demos.describe(cfg.max_len)}")
+    left_out = f", {demos.empty} left out for it" if demos.empty else ""
+    counts = f"{len(demos.train):,} conversations to learn, {len(demos.held_out):,} held out"
+    print(f"data: {counts}; {demos.cut:,} cut by max_len={cfg.max_len}{left_out}")
     return demos
 
 
@@ -101,26 +95,19 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
 
     Raise ValueError for a line that is no row, or larger than MOST_BYTES.
     """
-    rows = []
-    if path.suffix == parquet.ENDING:
-        for number, row in enumerate(parquet.read(path), 1):
-            try:
-                rows.append(_messages(row, prompt, answer))
-            except ValueError as error:
-                raise Refusal(f"{path}, row {number}: {error}") from None
-        return rows
-    for number, line in bounded_lines(path, MOST_BYTES):
-        if line.isspace():
-            continue
+    is_parquet, conversations = path.suffix == parquet.ENDING, []
+    for number, row in enumerate(parquet.read(path), 1) if is_parquet else bounded_lines(path, MOST_BYTES):
         try:
-            text = line.decode("utf-8-sig")
-            if text.strip():
-                rows.append(_messages(parse_json(text.encode()), prompt, answer))
-        except UnicodeDecodeError as error:
-            raise Refusal(f"{path}, line {number}: not UTF-8 ({error})") from None
+            if not is_parquet:
+                text = row.decode("utf-8-sig")
+                if not text.strip():
+                    continue
+                row = parse_json(text.encode())
+            conversations.append(_messages(row, prompt, answer))
         except ValueError as error:
-            raise Refusal(f"{path}, line {number}: {error}") from None
-    return rows
+            what = f"not UTF-8 ({error})" if isinstance(error, UnicodeDecodeError) else error
+            raise Refusal(f"{path}, {'row' if is_parquet else 'line'} {number}: {what}") from None
+    return conversations
 
 
 def _messages(row: dict, prompt: str, answer: str) -> list[dict]:
@@ -177,10 +164,6 @@ def to_episode(
         episode.turns, episode.action_mask_T[0] = [Turn(1, len(episode.ids_T), 0.0, "stop")], 0
     episode.logprobs_T = [0.0] * len(episode.ids_T)
     return episode, cut
-
-
-def _digest(row: list[dict]) -> str:
-    return hashlib.sha256(json.dumps(row).encode()).hexdigest()
 
 
 def demonstrations(
@@ -263,9 +246,9 @@ def evaluate_held_out(
 
 
 @torch.no_grad()
-def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg: Optim) -> dict:
-    """Return the mean negative log-probability, in nats at temperature 1, and the perplexity of the demonstrations."""
-    batch = make_batch(demonstrations)
+def held_out_loss(model: CausalLM, episodes: list[Episode], cfg: Optim) -> dict:
+    """Return the mean negative log-probability, in nats at temperature 1, and the perplexity of demonstrations."""
+    batch = make_batch(episodes)
     pieces = ranks.own(micro_batches(batch, cfg.micro_tokens))
     sums = [forward(piece, model, 1.0).logprobs_N.double().sum().item() for piece in pieces]
     loss = -sum(chain(*ranks.gathered(sums))) / batch.total_tokens
