@@ -69,8 +69,7 @@ def check_training(cfg: Config) -> None:
     if cfg.temperature == 0:
         raise ArgumentError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
     check_tracker(cfg.track.to)
-    if cfg.data or cfg.rollouts or algo.source != "rollouts":
-        check_source(cfg)
+    check_source(cfg)
     evaluates = cfg.eval_every and (cfg.eval_episodes or cfg.data)
     if cfg.patience and not evaluates:
         none = "eval_every=0 makes none" if not cfg.eval_every else "eval_episodes=0 makes none"
@@ -111,14 +110,12 @@ def check_source(cfg: Config) -> None:
         raise ArgumentError(f"rollouts= has episodes that an agent played: for reinforce, grpo and ppo, not {cfg.algo}")
     if cfg.rollouts and not Path(cfg.rollouts).is_file():
         raise ArgumentError(f"rollouts={cfg.rollouts}: no such file; a run's is FOLDER/episodes.jsonl")
-    if cfg.rollouts:
-        return
-    if cfg.algorithm.source == "rollouts":
+    if cfg.data and cfg.algorithm.source == "rollouts":
         way = f"to be rewarded for right answers to its questions: env=qa qa.data={cfg.data}"
         raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}; {way}")
     if cfg.data and not Path(cfg.data).is_file():
         raise ArgumentError(f"data={cfg.data}: no such file")
-    if not cfg.data and "http" in mixture(cfg.env):
+    if cfg.algorithm.source != "rollouts" and not cfg.data and "http" in mixture(cfg.env):
         none = f"algo={cfg.algo} imitates an expert, and env=http has none"
         raise ArgumentError(f"{none}; env={cfg.environments['http'].kind} has one, and data= takes a file")
 

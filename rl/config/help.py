@@ -62,9 +62,9 @@ def key_lines(cls: type, group: str = "", skip: Collection[str] = ()) -> list[st
 
 def comments(cls: type) -> dict[str, str]:
     """Return the comment behind each field of a dataclass and of the dataclasses it extends, read from their source."""
-    found = {}
+    inherited = {}
     for base in reversed(cls.__bases__):
-        found |= comments(base) if is_dataclass(base) else {}
+        inherited |= comments(base) if is_dataclass(base) else {}
     source = inspect.cleandoc("\n" + inspect.getsource(cls))
     by_line = {
         token.start[0]: token.string.lstrip("# ").strip()
@@ -72,6 +72,6 @@ def comments(cls: type) -> dict[str, str]:
         if token.type == tokenize.COMMENT
     }
     body = ast.parse(source).body[0].body
-    return found | {
+    return inherited | {
         node.target.id: by_line.get(node.end_lineno, "") for node in body if isinstance(node, ast.AnnAssign)
     }

@@ -20,8 +20,7 @@ from rl.config.arguments import ArgumentError, flatten, word
 from rl.config.fields import ALGORITHMS, EVERYDAY, READ_BY_EVAL, THEMES, Config, Lora, Reward, Track, algorithm_module
 from rl.config.recipes import Layer, recipe_layers, share_options
 from rl.config.refusals import recipe_names, unknown_key
-from rl.run.files import read_json
-from rl.run.history import best_of_run
+from rl.run.history import best_of_run, read_settings
 from rl.tasks import mixture
 
 RUN_TABLES = {"lora": Lora, "reward": Reward, "track": Track}  # which every run has
@@ -147,8 +146,8 @@ def saved_settings(run: str) -> dict[str, Any]:
     if not path.is_file():
         raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder{_meant(Path(run))}")
     try:
-        keys = flatten(read_json(path))
-    except (ValueError, AttributeError, RecursionError) as error:
+        keys = read_settings(path)
+    except ValueError as error:
         raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
     if keys.pop("reduce", "tree") == "fast":  # a key that older runs saved
         print("reduce=fast is gone: gradients of ranks are added in a tree, and the run goes on with other bits")

@@ -14,6 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from models.json_file import read_bytes
 from rl import ranks
 from rl.config.refusals import Refusal
 
@@ -112,10 +113,7 @@ def plain(record: Any) -> dict:
 
 def read_json(path: Path) -> Any:
     """Return the value of a run's JSON file. Raise ValueError for one that is damaged."""
-    with open(path, "rb") as file:
-        text = file.read(MOST_BYTES + 1)
-    if len(text) > MOST_BYTES:
-        raise Refusal(f"larger than {MOST_BYTES:,} bytes")
+    text = read_bytes(path, MOST_BYTES)
     try:
         return json.loads(text)
     except RecursionError:
@@ -227,8 +225,8 @@ def _delete(path: Path) -> None:
 
 def checkpoints(run: Path) -> list[Path]:
     """Return the folders checkpoint-N of a run, oldest first."""
-    found = [path for path in run.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    return sorted(found, key=lambda path: int(path.name.split("-")[1]))
+    folders = [path for path in run.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(folders, key=lambda path: int(path.name.split("-")[1]))
 
 
 def how_to_resume(folder: str) -> str:

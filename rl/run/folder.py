@@ -19,7 +19,8 @@ from rl.config.arguments import flatten
 from rl.config.fields import Config
 from rl.config.parse import resolve
 from rl.ranks import heartbeat
-from rl.run.files import checkpoints, how_to_resume, read_json, remove_leftovers
+from rl.run import history
+from rl.run.files import checkpoints, how_to_resume, remove_leftovers
 from rl.run.retention import finished_on_disk, patience_exhausted
 
 LOCK = ".lock"
@@ -157,12 +158,12 @@ def lock(folder: Path) -> BinaryIO:
 
 def _continued(cfg: Config, folder: Path) -> Config:
     """Return `cfg` for a new folder, or the settings of resume= for the same run that has not finished."""
-    saved = _saved(folder)
-    if saved is None:
+    saved = history.settings(folder)
+    if not saved:
         if _has_results(folder):
             raise FileExistsError(f"out={folder}: a run is there without a whole config.json; choose another out=")
         return cfg
-    if saved and "algo" not in saved:
+    if "algo" not in saved:
         raise FileExistsError(f"out={folder}: the config.json there is not a run's; choose another out=")
     if not checkpoints(folder):
         if _has_results(folder):
@@ -184,14 +185,6 @@ def _continued(cfg: Config, folder: Path) -> Config:
         )
     print(f"{folder}: a run with these settings has not finished; it goes on")
     return resumed
-
-
-def _saved(folder: Path) -> dict[str, Any] | None:
-    """Return the keys of the folder's config.json; None if there is none, or not a whole one."""
-    try:
-        return flatten(read_json(folder / "config.json"))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
 
 
 def _has_results(folder: Path) -> bool:

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rl.config.arguments import ArgumentError
+from rl.config.arguments import ArgumentError, flatten
+from rl.config.refusals import Refusal
 from rl.run.files import read_json, read_lines
 
 
@@ -16,11 +17,19 @@ def records(run: Path) -> list[dict]:
     return [record for _, record in read_lines(run / "metrics.jsonl")]
 
 
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the keys of a config.json, with dots where they are in tables. Raise ValueError if it holds none."""
+    try:
+        return flatten(read_json(path))
+    except (AttributeError, RecursionError) as error:
+        raise Refusal(error) from None
+
+
 def settings(run: Path) -> dict[str, Any]:
     """Return the keys of a run's config.json; {} without a whole one."""
     try:
-        return dict(read_json(run / "config.json"))
-    except (OSError, ValueError, TypeError):
+        return read_settings(run / "config.json")
+    except (OSError, ValueError):
         return {}
 
 

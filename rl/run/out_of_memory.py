@@ -90,12 +90,10 @@ def explained(error: Exception, cfg: Config | None = None, needs: str = "") -> s
         raise
     phase = getattr(error, "phase", "")  # the context of rl/run/phases.py has set it
     wanted = re.search(r"[Tt]ried to allocate ([\d.]+) (\w+)", str(error))
-    size = f" ({in_gib(*wanted.groups())} more were wanted)" if wanted else ""
+    number, unit = wanted.groups() if wanted else ("", "")
+    if unit == "bytes":
+        number, unit = f"{float(number) / 2**30:,.2f}", "GiB"
+    size = f" ({number} {unit} more were wanted)" if wanted else ""
     ways = advice(cfg, phase) if cfg else needs
-    said = [f"out of memory{phase and f' in {phase}'}{size}", ways, *getattr(error, "__notes__", [])]
-    return "; ".join(filter(None, said))
-
-
-def in_gib(number: str, unit: str) -> str:
-    """Return a size as an allocator prints it, bytes as GiB."""
-    return f"{float(number) / 2**30:,.2f} GiB" if unit == "bytes" else f"{number} {unit}"
+    parts = [f"out of memory{phase and f' in {phase}'}{size}", ways, *getattr(error, "__notes__", [])]
+    return "; ".join(filter(None, parts))

@@ -16,7 +16,7 @@ from models import Tokenizer
 from models.tiny.shape import same_shape
 from models.weights import resolve
 from rl import ranks
-from rl.config.fields import Config, Experiment, Messages, Optim
+from rl.config.fields import Config, Messages, Optim
 from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
 from rl.run import health
@@ -79,8 +79,8 @@ class Watch:
         self.collecting = {"epoch": state.epoch + 1, **stats, "invalid_actions": invalid}
         self.collecting["tasks"] = health.task_hashes(episodes)
         records, sentences = [*self.records, self.collecting], {}
-        if self.first and cfg.model != "tiny":
-            sentences["tokenizer"] = self._unlikely_prompts(state, episodes, cfg)
+        if self.first and not same_shape(resolve(cfg.model)):  # the embedded model has learned replies alone
+            sentences["tokenizer"] = health.unlikely_prompts(state.model, episodes)
         self.first = False
         if not (cfg.data or cfg.rollouts or cfg.max_samples):
             repeated = health.repeated_tasks(records)
@@ -95,11 +95,6 @@ class Watch:
             sentences["all_cut"] = health.all_cut(records)
             sentences["invalid_actions"] = health.invalid_actions(records)
         self.report(cfg, f"epoch {state.epoch + 1}", **sentences)
-
-    def _unlikely_prompts(self, state: "TrainState", episodes: list[Episode], cfg: Experiment) -> str | None:
-        if same_shape(resolve(cfg.model)):
-            return None  # it has learned replies alone
-        return health.unlikely_prompts(state.model, episodes)
 
     def stepped(self, state: "TrainState", batch: Batch, step: dict, cfg: Config) -> None:
         """Check an optimizer step on the batch; step: its metrics. Raise FloatingPointError if NONFINITE steps in a
