@@ -97,7 +97,10 @@ def _lock_folder(cfg: Config) -> tuple[Path, BinaryIO]:
 def _make(folder: Path) -> None:
     """Make the folder, and check that a run can write there. Raise OSError, one line."""
     try:
-        there = _nearest(folder)
+        above = (folder.absolute(), *folder.absolute().parents)
+        there = next(path for path in above if path.exists() or path.is_symlink())
+        if not there.exists():
+            raise OSError(f"out={folder}: {there} is a symbolic link that leads nowhere")
         free = shutil.disk_usage(there).free
         if free < SPARE:
             short = f"{free / 2**20:.0f} MiB are free on this disk, that of {there}"
@@ -109,25 +112,13 @@ def _make(folder: Path) -> None:
         if error.errno is None:
             raise  # its message is ours
         raise OSError(f"out={folder}: {(error.strerror or 'no folder can be there').lower()}") from None
-    for path in (folder / name for name in WRITTEN):
-        if path.is_symlink():
-            raise OSError(f"{path} is a symbolic link, through which a run would write elsewhere; remove it")
-    for path in (folder / name for name in (*WRITTEN, *REPLACED)):
-        if path.is_dir():
-            raise OSError(f"{path} is a folder, and a run writes a file there; remove it")
     for path in folder.iterdir():
+        if path.name in WRITTEN and path.is_symlink():
+            raise OSError(f"{path} is a symbolic link, through which a run would write elsewhere; remove it")
+        if path.name in (*WRITTEN, *REPLACED) and path.is_dir():
+            raise OSError(f"{path} is a folder, and a run writes a file there; remove it")
         if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe would wait for ever
             raise OSError(f"{path} is neither a file nor a folder; remove it")
-
-
-def _nearest(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists. Raise OSError for a symbolic link to nothing."""
-    for path in (folder.absolute(), *folder.absolute().parents):
-        if path.exists():
-            break
-        if path.is_symlink():
-            raise OSError(f"out={folder}: {path} is a symbolic link that leads nowhere")
-    return path
 
 
 def lock(folder: Path) -> BinaryIO:

@@ -279,9 +279,9 @@ def unmoved(before: dict[str, int], after: dict[str, int], factor: str) -> str |
     )
 
 
-def zero_gradients(norms: Sequence[float]) -> str | None:
-    """norms: the gradient's, of the last steps whose advantages were not all zero."""
-    if len(norms) < ZERO_STEPS or any(norms[-ZERO_STEPS:]):
+def zero_gradients(steps: int) -> str | None:
+    """A gradient is not 0 in several steps in a row whose advantages were not. steps: in which it was, until now."""
+    if steps < ZERO_STEPS:
         return None
     return (
         f"the gradient was 0 in {ZERO_STEPS} steps in a row, though advantages were not: the graph is cut, every token "

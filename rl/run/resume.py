@@ -107,21 +107,19 @@ def _finite(tensor: torch.Tensor, file: Path, name: str) -> torch.Tensor:
     return tensor
 
 
-def copy_adapter(model: CausalLM, cfg: Config) -> tuple[list[str], str, Lora]:
+def copy_adapter(model: CausalLM, cfg: Config) -> tuple[list[str], Lora]:
     """Give the model two copies of the adapter in cfg.resume_from: one that trains, and a frozen one, "reference".
 
-    A run keeps the reference in its folder, where resume= finds it. Return the names of the adapted layers, their ranks
-    and alphas in words, and cfg.lora with the adapter's own settings.
+    A run keeps the reference in its folder, where resume= finds it. Return the names of the adapted layers, and
+    cfg.lora with the adapter's own settings.
     """
     folder = Path(cfg.resume) / "reference" if cfg.resume else Path(cfg.resume_from)
     lora.load_adapter(model, folder, name="reference", trainable=False)
-    names, layers = lora.load_adapter(model, folder), dict(lora.lora_layers(model))
-    adapters = [layers[name].adapters["default"] for name in names]
-    sizes, alphas = sorted({len(adapter.A) for adapter in adapters}), sorted({adapter.alpha for adapter in adapters})
-    size = f"r={'/'.join(map(str, sizes))} alpha={'/'.join(f'{alpha:g}' for alpha in alphas)}"
-    first, targets = adapters[0], ",".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
+    names = lora.load_adapter(model, folder)
+    layer = dict(lora.lora_layers(model))[names[0]]
+    first, targets = layer.adapters["default"], ",".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
     own = {"r": len(first.A), "alpha": first.alpha, "rslora": first.rslora, "targets": targets}
-    return names, size, replace(cfg.lora, **own, dropout=layers[names[0]].dropout)
+    return names, replace(cfg.lora, **own, dropout=layer.dropout)
 
 
 def forget_after(folder: Path, epoch: int, evaluations: bool = False) -> None:

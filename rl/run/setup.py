@@ -107,18 +107,21 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
 def adapt(model: CausalLM, cfg: Config) -> Lora:
     """Give the model the adapter that trains, print a line about it and return its settings."""
     if cfg.resume_from:
-        names, size, settings = copy_adapter(model, cfg)
+        names, settings = copy_adapter(model, cfg)
     else:
-        size, settings, targets = f"r={cfg.lora.r} alpha={cfg.lora.alpha:g}", cfg.lora, cfg.lora.targets
+        settings, targets = cfg.lora, cfg.lora.targets
         if targets != "all-linear":
             targets = read_targets(targets, model)
         names = lora.inject(model, settings.r, settings.alpha, settings.dropout, targets, settings.rslora)
+    adapters = [layer.adapters["default"] for _, layer in lora.lora_layers(model) if "default" in layer.adapters]
+    sizes = "/".join(f"{size:g}" for size in sorted({len(adapter.A) for adapter in adapters}))
+    alphas = "/".join(f"{alpha:g}" for alpha in sorted({adapter.alpha for adapter in adapters}))
     kinds = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     frozen = [p for name, p in model.named_parameters() if ".adapters." not in name]
     total = trainable + sum(p.numel() << (p.dtype == torch.uint8) for p in frozen)  # a byte has two codes of 4 bits
-    size += f"{' rslora' * settings.rslora} on {len(names)} layers ({kinds})"
-    print(f"lora on: {size}; {trainable:,} of {total:,} parameters train")
+    size = f"r={sizes} alpha={alphas}{' rslora' * settings.rslora}"
+    print(f"lora on: {size} on {len(names)} layers ({kinds}); {trainable:,} of {total:,} parameters train")
     for name in names if cfg.log == "debug" else ():
         print(f"  {name} <-> base_model.model.{name}.lora_A|B.weight")
     return settings

@@ -26,8 +26,6 @@ if TYPE_CHECKING:  # for editors: a TrainState holds a Watch
     from rl.run.state import TrainState
 
 NONFINITE = 5  # optimizer steps in a row without a finite gradient that end a run
-KEPT = ("epoch", "episodes", "reward_mean", "reward_std", "accuracy", "cut_by_length", "turns_mean", "invalid_actions")
-KEPT += ("tasks", "entropy", "approx_kl", "clip_fraction", "sampler_gap")
 WITHDRAWN = "no: sampling and training differed"  # how `exact` begins once an epoch has shown that the trial was wrong
 
 
@@ -43,21 +41,20 @@ class Nonsense(Refusal):
 class Watch:
     """The memory of the checks. A run resumed from a checkpoint reads it from its metrics."""
 
-    records: list[dict] = field(default_factory=list)  # of the epochs that are finished, with the keys KEPT
+    records: list[dict] = field(default_factory=list)  # of the epochs that are finished
     collecting: dict = field(default_factory=dict)  # the record of the epoch under way
-    found: dict[str, str] = field(default_factory=dict)  # name and sentence of its findings
+    found: set[str] = field(default_factory=set)  # names of its findings
     printed: set[str] = field(default_factory=set)  # names of the findings of the epoch before
     sums: dict[str, int] = field(default_factory=dict)  # checksums of the factors, until all have moved
     unmoved: str = "BA"  # factors that have not moved yet: in the first step with a gradient A has none, because B is 0
-    first: bool = True  # no epoch of this process has been collected
-    norms: list[float] = field(default_factory=list)  # of the gradient, in steps that should have moved the policy
+    zero_steps: int = 0  # steps in a row that should have moved the policy and whose gradient was 0
     nonfinite: int = 0  # steps in a row whose gradient was not finite
 
     def begin(self, state: "TrainState", tokenizer: Tokenizer, cfg: Config, folder: Path) -> None:
         """Read what earlier epochs left. Check the tokenizer, the adapter, and that the warm-up ends within the run."""
         for _, record in read_lines(folder / "metrics.jsonl"):
             if "tasks" in record:
-                self.records.append({key: record[key] for key in KEPT if key in record})
+                self.records.append(record)
                 if str(record.get("exact")).startswith(WITHDRAWN):
                     state.exact = record["exact"]
         model, sentences = state.model, {}
@@ -76,12 +73,11 @@ class Watch:
         """Check the epoch's episodes. stats: their metrics."""
         turns = sum(len(episode.turns) for episode in episodes)
         invalid = sum(episode.invalid for episode in episodes) / max(turns, 1)
-        self.collecting = {"epoch": state.epoch + 1, **stats, "invalid_actions": invalid}
-        self.collecting["tasks"] = health.task_hashes(episodes)
+        tasks, first = health.task_hashes(episodes), not self.collecting
+        self.collecting = {"epoch": state.epoch + 1, **stats, "invalid_actions": invalid, "tasks": tasks}
         records, sentences = [*self.records, self.collecting], {}
-        if self.first and not same_shape(resolve(cfg.model)):  # the embedded model has learned replies alone
+        if first and not same_shape(resolve(cfg.model)):  # the embedded model has learned replies alone
             sentences["tokenizer"] = health.unlikely_prompts(state.model, episodes)
-        self.first = False
         if not (cfg.data or cfg.rollouts or cfg.max_samples):
             repeated = health.repeated_tasks(records)
             sentences["tasks"] = repeated or health.equal_tasks(episodes)
@@ -107,9 +103,9 @@ class Watch:
             raise FloatingPointError(f"{where}: no gradient was finite, in {NONFINITE} optimizer steps in a row")
         if health.should_learn(step, batch, cfg.algorithm, cfg, state.epoch):
             # a policy that has collapsed has no gradient either; `entropy` is about that
-            self.norms = [*self.norms, step["grad_norm"] if step.get("entropy", 1) > 1e-3 else 1.0]
-            self.norms = self.norms[-health.ZERO_STEPS :]
-            sentences["gradient"] = health.zero_gradients(self.norms)
+            is_zero = step["grad_norm"] == 0 and step.get("entropy", 1) > 1e-3
+            self.zero_steps = self.zero_steps + 1 if is_zero else 0
+            sentences["gradient"] = health.zero_gradients(self.zero_steps)
             if self.sums and step["grad_norm"]:
                 sentences["factors"] = self._moved(state, step["lr"], cfg)
         self.report(cfg, where, **sentences)
@@ -127,9 +123,9 @@ class Watch:
 
     def ended(self, state: "TrainState", stats: dict, cfg: Config) -> dict:
         """Check the metrics of the epoch that has ended. Return the metrics that the checks add."""
-        record = {key: value for key, value in {**self.collecting, **stats}.items() if key in KEPT}
+        record = {**self.collecting, **stats}
         self.records.append(record)
-        gap, claimed, withdrawn = stats.get("sampler_gap"), state.exact, {}
+        gap, claimed = stats.get("sampler_gap"), state.exact
         self.report(
             cfg,
             f"epoch {state.epoch}",
@@ -137,12 +133,11 @@ class Watch:
             entropy=health.entropy(self.records, state.model.config.vocab_size),
             ratio=health.ratio(self.records),
         )
+        added = {name: record[name] for name in ("tasks", "invalid_actions")} | {"warnings": sorted(self.found)}
+        self.printed, self.found = self.found, set()
         if gap and claimed == "yes":  # the trial's claim does not hold: withdraw it
-            state.exact = f"{WITHDRAWN} by {gap:.1e} nats in epoch {state.epoch}"
-            withdrawn = {"exact": state.exact}
-        names, self.printed, self.found = sorted(self.found), set(self.found), {}
-        checked = {"tasks": record["tasks"], "invalid_actions": record["invalid_actions"], "warnings": names}
-        return checked | withdrawn
+            state.exact = added["exact"] = f"{WITHDRAWN} by {gap:.1e} nats in epoch {state.epoch}"
+        return added
 
     def report(self, cfg: Messages, where: str, **sentences: str | None) -> None:
         """Print and remember what was found. Raise Nonsense for it with strict=true."""
@@ -151,9 +146,9 @@ class Watch:
                 continue
             if cfg.strict:
                 raise Nonsense(name, f"{where}: {sentence}")
-            if name not in self.printed | self.found.keys():
+            if name not in self.printed | self.found:
                 print(f"warning: {where}: {sentence}", flush=True)
-            self.found[name] = sentence
+            self.found.add(name)
 
 
 def factors(state: "TrainState") -> dict[str, Tensor]:
