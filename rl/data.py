@@ -147,23 +147,27 @@ def to_episode(
         if not message["loss"]:
             read.append({"role": message["role"], "content": message["content"]})
             continue
-        before = tokenizer.follow_up(episode.ids_T[-1], read) if episode.turns else tokenizer.prompt(read)
+        episode.append(tokenizer.follow_up(episode.ids_T[-1], read) if episode.turns else tokenizer.prompt(read))
         reply, read = tokenizer.reply(message["content"]), []
-        episode.ids_T += before + reply
-        episode.action_mask_T += [int(all_tokens)] * len(before) + [1] * len(reply)
-        episode.turns.append(Turn(len(episode.ids_T) - len(reply), len(episode.ids_T), 0.0, "stop"))
+        episode.append_turn(reply, [0.0] * len(reply), "stop")
         if len(episode.ids_T) > max_len:
             break
     cut = len(episode.ids_T) > max_len
     if cut:
-        episode.ids_T, episode.action_mask_T = episode.ids_T[:max_len], episode.action_mask_T[:max_len]
+        for tokens_T in (episode.ids_T, episode.action_mask_T, episode.logprobs_T):
+            del tokens_T[max_len:]
         episode.turns = [turn for turn in episode.turns if turn.start < max_len]
         if episode.turns and episode.turns[-1].stop > max_len:
             episode.turns[-1].stop, episode.turns[-1].stop_reason = max_len, "context"
     if all_tokens:
-        episode.turns, episode.action_mask_T[0] = [Turn(1, len(episode.ids_T), 0.0, "stop")], 0
-    episode.logprobs_T = [0.0] * len(episode.ids_T)
+        _learn_all(episode)
     return episode, cut
+
+
+def _learn_all(episode: Episode) -> None:
+    """Make all tokens after the first, which nothing predicts, the episode's one turn."""
+    episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
+    episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
 
 
 def demonstrations(
@@ -178,7 +182,9 @@ def demonstrations(
     return next(playing.play([partial(_play_all, model, tokenizer, cfg)], list(tasks), progress))
 
 
-def _play_all(model, tokenizer, cfg: Config, tasks: list[Task], progress: tqdm) -> list[Episode]:
+def _play_all(
+    model: CausalLM | None, tokenizer: Tokenizer, cfg: Config, tasks: list[Task], progress: tqdm
+) -> list[Episode]:
     """Return the expert's episodes of this rank's tasks."""
     base, finished = Base(model, tokenizer, cfg), []
     episodes = [Episode(task.env, task.seed, task.group) for task in tasks]
@@ -220,8 +226,7 @@ def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Config) -> Ge
             step = env.answer((yield step.requests))
         running = bool(add_step(episode, step, tokenizer, cfg))
     if cfg.algorithm.source == "demonstrations" and cfg.algorithm.all_tokens:
-        episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
-        episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
+        _learn_all(episode)
 
 
 def evaluate_held_out(
