@@ -43,8 +43,9 @@ def parse(words, program="train.py", also=None):
         help.print_and_exit(help_text(words, program, also))
     try:
         given = arguments.split(words)
-        if {"resume", "resume_from", "data"} & given.keys():
-            check_words(given)
+        if given.get("resume_from"):  # of a run's folder the best epoch
+            given["resume_from"], _ = best_of_run(given["resume_from"], "resume_from")
+        check_words(given)
         more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
         keys = arguments.build(also, more) if also else None
         cfg = resolve(given, also)
@@ -123,8 +124,6 @@ def check_words(given: dict[str, str]) -> None:
     for key in ("resume", "resume_from", "data"):
         if given.get(key) == "":
             raise ArgumentError(f"{key}= is given without a name")
-    if given.get("resume_from"):  # of a run's folder the best epoch
-        given["resume_from"], _ = best_of_run(given["resume_from"], "resume_from")
     if given.get("resume") and "recipe" in given:
         raise ArgumentError("recipe= has no effect beside resume=, which goes on with the run's own settings")
     if given.get("resume") and "resume_from" in given:

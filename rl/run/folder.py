@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -77,21 +78,20 @@ def _claim_alone(cfg: Config) -> Iterator[tuple[Config, Path]]:
 def _lock_folder(cfg: Config) -> tuple[Path, BinaryIO]:
     """Make the folder of out= and lock it. With {timestamp} in out= a number is added until the folder is new."""
     env, now = cfg.env.replace(",", "+").replace(":", "x"), time.strftime("%Y%m%d-%H%M%S")
-    first = folder = Path(cfg.resume or cfg.out.format(algo=cfg.algo, env=env, seed=cfg.seed, timestamp=now))
-    number, new = 1, "{timestamp}" in cfg.out and not cfg.resume
-    while True:
+    first = Path(cfg.resume or cfg.out.format(algo=cfg.algo, env=env, seed=cfg.seed, timestamp=now))
+    new = "{timestamp}" in cfg.out and not cfg.resume
+    for number in count(1):
+        folder = first if number == 1 else first.with_name(f"{first.name}-{number}")
         _make(folder)
         try:
             file = lock(folder)
         except FileExistsError:
-            if not new:
-                raise
-        else:
-            if not (new and (folder / "config.json").exists()):
-                return folder, file
-            file.close()
-        number += 1
-        folder = first.with_name(f"{first.name}-{number}")
+            if new:
+                continue
+            raise
+        if not (new and (folder / "config.json").exists()):
+            return folder, file
+        file.close()
 
 
 def _make(folder: Path) -> None:
@@ -139,12 +139,11 @@ def lock(folder: Path) -> BinaryIO:
             raise FileExistsError(f"out={folder}: {holder} is writing there; wait for it or stop it") from None
         # The lock belongs to the file, not to its name: of a removed file it would lock nothing.
         if (folder / LOCK).exists() and os.fstat(file.fileno()).st_ino == (folder / LOCK).stat().st_ino:
-            break
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            file.flush()
+            return file
         file.close()  # the process before removed the file in the meantime
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-    file.flush()
-    return file
 
 
 def _continued(cfg: Config, folder: Path) -> Config:

@@ -54,7 +54,7 @@ def evaluations(run: Path) -> tuple[str, dict[int, float]]:
 def best_epoch(run: Path) -> int | None:
     """Return the evaluated epoch with the highest score, the first of equal ones. None before the first evaluation."""
     _, scores = evaluations(run)
-    return max(scores, key=scores.get) if scores else None
+    return max(scores, key=scores.get, default=None)
 
 
 def best_saved(run: Path) -> int | None:
