@@ -230,9 +230,7 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def how_to_resume(folder: str) -> str:
-    """Return the message for an interrupted run; folder "" means that it had not begun."""
-    if not folder:
-        return "no run had begun"
+    """Return the message for an interrupted run."""
     if any(Path(folder).glob("checkpoint-*")):
         return f"python train.py resume={folder} goes on from its newest checkpoint"
     return f"{folder} has no checkpoint yet; the same command begins again"

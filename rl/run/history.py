@@ -77,16 +77,11 @@ def best_of_run(name: str, key: str = "adapter") -> tuple[str, str]:
     saved = sum(epoch in scores for epoch in saved_epochs(run))
     among = f"the best of {saved} evaluated epochs" if saved > 1 else "the only evaluated epoch"
     choice = f"epoch_{best} is {among} that the run saved, by {kind}"
-    line = f"{name}: {choice}, {score_text(kind, scores[best])}"
-    return str(run / f"epoch_{best}"), line + gain_text(kind, scores, best)
+    return str(run / f"epoch_{best}"), f"{name}: {choice}, {score_text(kind, scores, best)}"
 
 
-def gain_text(kind: str, scores: dict[int, float], best: int) -> str:
-    """Return the end of a line if the epoch `best` scores no higher than the model before training, else ""."""
+def score_text(kind: str, scores: dict[int, float], best: int) -> str:
+    """Return the score of the epoch `best` as it is printed, with that before training if it was no lower."""
+    shown = {epoch: f"{score:.1%}" if kind == "success" else f"{-score:.4f}" for epoch, score in scores.items()}
     no_worse = scores.get(0, -float("inf")) >= scores[best]
-    return f"; before training it was no worse, {score_text(kind, scores[0])}" if no_worse else ""
-
-
-def score_text(kind: str, score: float) -> str:
-    """Return an epoch's score as it is printed."""
-    return f"{score:.1%}" if kind == "success" else f"{-score:.4f}"
+    return shown[best] + (f"; before training it was no worse, {shown[0]}" if no_worse else "")

@@ -95,8 +95,7 @@ class Run:
             line += f"; stopped early: {many} no better (patience=0 goes on)"
         best, (kind, scores) = history.best_saved(run), history.evaluations(run)
         if best is not None and len(scores) > 1:
-            line += f"; the best epoch by {kind} is epoch_{best}, {history.score_text(kind, scores[best])}"
-            line += history.gain_text(kind, scores, best)
+            line += f"; the best epoch by {kind} is epoch_{best}, {history.score_text(kind, scores, best)}"
         return line
 
     # ---- an epoch ----
