@@ -195,25 +195,23 @@ def help_text(words: list[str], program: str, also: type | None = None) -> str:
     also: a dataclass of keys that only this program has.
     """
     everything, evaluates = "all" in words, program == "eval.py"
-    algorithms = [each.removeprefix("algo=") for each in words if each.removeprefix("algo=") in ALGORITHMS]
-    names = GROUPS if everything else (*RUN_TABLES, algorithms[-1] if algorithms else Config.algo)
-    themes = [("", theme) for theme in THEMES] + [(name, cls) for name, cls in RUN_TABLES.items() if name in names]
-    others = [(name, group_class(name)) for name in names if name not in RUN_TABLES]
-    skip = set()
+    algorithms = [name for name in (each.removeprefix("algo=") for each in words) if name in ALGORITHMS]
+    names = [*ALGORITHMS, *envs.NAMES] if everything else [algorithms[-1] if algorithms else Config.algo]
+    themes, skip = [*(("", theme) for theme in THEMES), *RUN_TABLES.items()], set()
     if not everything:
         skip |= {key for group, cls in themes for key in arguments.keys_of(cls, group)} - EVERYDAY
     if evaluates:
         skip |= {key for theme in THEMES for key in arguments.keys_of(theme)} - READ_BY_EVAL
         themes = [(group, cls) for group, cls in themes if group in ("", "reward")]
-        others = [(name, cls) for name, cls in others if name in envs.NAMES]
+        names = [name for name in names if name in envs.NAMES]
 
     blocks = [help.key_lines(also)] if also else []
     for group, cls in themes:
         if lines := help.key_lines(cls, group, skip):
             blocks.append([cls.__doc__.replace(".", ":"), *lines])
-    for name, cls in others:
+    for name in names:
         heading = f"The algorithm, algo={name}:" if name in ALGORITHMS else f"The environment {name}:"
-        blocks.append([heading, *help.key_lines(cls, name)])
+        blocks.append([heading, *help.key_lines(group_class(name), name)])
     blocks.append([f"recipes: {', '.join(recipe_names())}; environments: {', '.join(envs.NAMES)}"])
     about = [ABOUT.strip(), *[ABOUT_EVAL] * evaluates, *[ABOUT_ALL] * (not everything)]
     return help.page(program, "\n".join(about), blocks)
