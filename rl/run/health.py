@@ -280,7 +280,7 @@ def unmoved(before: dict[str, int], after: dict[str, int], factor: str) -> str |
 
 
 def zero_gradients(steps: int) -> str | None:
-    """A gradient is not 0 in several steps in a row whose advantages were not. steps: in which it was, until now."""
+    """The gradient is not 0 where advantages are not. steps: steps in a row, the newest included, in which it was."""
     if steps < ZERO_STEPS:
         return None
     return (

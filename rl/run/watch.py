@@ -43,7 +43,7 @@ class Watch:
 
     records: list[dict] = field(default_factory=list)  # of the epochs that are finished
     collecting: dict = field(default_factory=dict)  # the record of the epoch under way
-    found: set[str] = field(default_factory=set)  # names of its findings
+    findings: set[str] = field(default_factory=set)  # names of the checks that found something in it
     printed: set[str] = field(default_factory=set)  # names of the findings of the epoch before
     sums: dict[str, int] = field(default_factory=dict)  # checksums of the factors, until all have moved
     unmoved: str = "BA"  # factors that have not moved yet: in the first step with a gradient A has none, because B is 0
@@ -133,8 +133,8 @@ class Watch:
             entropy=health.entropy(self.records, state.model.config.vocab_size),
             ratio=health.ratio(self.records),
         )
-        added = {name: record[name] for name in ("tasks", "invalid_actions")} | {"warnings": sorted(self.found)}
-        self.printed, self.found = self.found, set()
+        added = {name: record[name] for name in ("tasks", "invalid_actions")} | {"warnings": sorted(self.findings)}
+        self.printed, self.findings = self.findings, set()
         if gap and claimed == "yes":  # the trial's claim does not hold: withdraw it
             state.exact = added["exact"] = f"{WITHDRAWN} by {gap:.1e} nats in epoch {state.epoch}"
         return added
@@ -146,9 +146,9 @@ class Watch:
                 continue
             if cfg.strict:
                 raise Nonsense(name, f"{where}: {sentence}")
-            if name not in self.printed | self.found:
+            if name not in self.printed | self.findings:
                 print(f"warning: {where}: {sentence}", flush=True)
-            self.found.add(name)
+            self.findings.add(name)
 
 
 def factors(state: "TrainState") -> dict[str, Tensor]:
