@@ -30,7 +30,7 @@ from models.memory import end_phase
 from models.truncation import truncated
 from rl import ranks
 from rl.config import arguments, checks, model_checks
-from rl.config.arguments import NotNegative, Positive
+from rl.config.arguments import ArgumentError, NotNegative, Positive
 from rl.config.fields import Config, Experiment
 from rl.config.parse import parse
 from rl.config.refusals import Refusal
@@ -65,12 +65,8 @@ class Keys:
         return [arguments.convert("k", k, Positive[int]) for k in self.k.split(",") if k]
 
 
-TRAINING = {
-    "eval_episodes": "n",
-    "episodes": "n",
-    "eval_split": "split",
-    "sampler": "server",
-}  # keys of train.py and their names here
+# keys of train.py and their names here
+TRAINING = {"eval_episodes": "n", "episodes": "n", "eval_split": "split", "sampler": "server"}
 
 
 def words_and_lines_as_trained(words: list[str]) -> tuple[list[str], list[str]]:
@@ -86,7 +82,7 @@ def words_and_lines_as_trained(words: list[str]) -> tuple[list[str], list[str]]:
     for name in names:
         checks.check_adapter(name)
         if names.count(name) > 1:
-            raise arguments.ArgumentError(f"adapter={given['adapter']}: {name} is named twice")
+            raise ArgumentError(f"adapter={given['adapter']}: {name} is named twice")
     best = any(line for _, line in chosen)
     named = [*words, f"adapter={','.join(name for name, _ in chosen)}"] if best else words
     model = given.get("model", "")
@@ -100,35 +96,33 @@ def check(keys: Keys, words: list[str]) -> None:
     """Raise ArgumentError for keys that cannot be used."""
     for word in words:
         if word.startswith("plan="):
-            raise arguments.ArgumentError("plan= is a key of train.py")
-        if word.split("=")[0] in TRAINING:
-            raise arguments.ArgumentError(f"{word} is a key of train.py; here it is {TRAINING[word.split('=')[0]]}=")
+            raise ArgumentError("plan= is a key of train.py")
+        if name := TRAINING.get(word.split("=")[0]):
+            raise ArgumentError(f"{word} is a key of train.py; here it is {name}=")
     if keys.server and not is_address(keys.server):
-        raise arguments.ArgumentError(f"server={keys.server} is not a URL up to /v1, such as http://localhost:8000/v1")
+        raise ArgumentError(f"server={keys.server} is not a URL up to /v1, such as http://localhost:8000/v1")
     if keys.server and not any(word.startswith("model=") for word in words):
-        raise arguments.ArgumentError("server= needs model=, the server's name of its base model")
+        raise ArgumentError("server= needs model=, the server's name of its base model")
     if keys.top_p > 1:
-        raise arguments.ArgumentError(f"top_p={keys.top_p}: a probability, at most 1")
+        raise ArgumentError(f"top_p={keys.top_p}: a probability, at most 1")
     if keys.server and (keys.top_k or keys.top_p < 1):
-        raise arguments.ArgumentError("top_k= and top_p= do nothing with server=: the server samples")
+        raise ArgumentError("top_k= and top_p= do nothing with server=: the server samples")
     if keys.ks and max(keys.ks) > keys.samples:
-        raise arguments.ArgumentError(f"k={keys.k} needs samples={max(keys.ks)} or more; samples={keys.samples}")
+        raise ArgumentError(f"k={keys.k} needs samples={max(keys.ks)} or more; samples={keys.samples}")
     if keys.mode != "evaluate" and (keys.server or "," in keys.adapter or keys.adapter == "base" or not keys.out):
-        raise arguments.ArgumentError(f"mode={keys.mode} merges one adapter= of this machine into out=, a new folder")
+        raise ArgumentError(f"mode={keys.mode} merges one adapter= of this machine into out=, a new folder")
     if keys.mode != "evaluate" and "RANK" in os.environ and launch.STARTED not in os.environ:
-        raise arguments.ArgumentError(f"mode={keys.mode} merges in one process: without torchrun, or with ranks=N")
+        raise ArgumentError(f"mode={keys.mode} merges in one process: without torchrun, or with ranks=N")
     if keys.mode == "evaluate" and keys.out:
-        raise arguments.ArgumentError("out= is the merged checkpoint of mode=merge|both; json= saves results")
+        raise ArgumentError("out= is the merged checkpoint of mode=merge|both; json= saves results")
     if keys.against and not Path(keys.against).is_file():
-        raise arguments.ArgumentError(
-            f"against={keys.against} is not a file; json= of an earlier evaluation writes one"
-        )
+        raise ArgumentError(f"against={keys.against} is not a file; json= of an earlier evaluation writes one")
     if keys.json and (Path(keys.json).is_dir() or not Path(keys.json).absolute().parent.is_dir()):
-        raise arguments.ArgumentError(f"json={keys.json} is not a file in an existing folder")
+        raise ArgumentError(f"json={keys.json} is not a file in an existing folder")
     if keys.json and not os.access(folder := Path(keys.json).absolute().parent, os.W_OK):
-        raise arguments.ArgumentError(f"json={keys.json}: {folder} is not writable")
+        raise ArgumentError(f"json={keys.json}: {folder} is not writable")
     if "" in keys.adapter.split(","):
-        raise arguments.ArgumentError(f"adapter={keys.adapter}: a name is empty")
+        raise ArgumentError(f"adapter={keys.adapter}: a name is empty")
 
 
 def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callable]]:
@@ -197,10 +191,9 @@ def compare(results: dict[str, list[dict]], references: list[str], names: list[s
     """Print and return the differences between each policy and each reference, and the policies on the Pareto frontier,
     for sampled and for greedy play."""
     comparisons = []
-    for temperature in dict.fromkeys(one["temperature"] for name in names for one in results[name]):
-        at_temperature = {
-            name: one for name, several in results.items() for one in several if one["temperature"] == temperature
-        }
+    played = [(name, result) for name in results for result in results[name]]
+    for temperature in dict.fromkeys(result["temperature"] for name in names for result in results[name]):
+        at_temperature = {name: result for name, result in played if result["temperature"] == temperature}
         pairs = [(name, other) for other in references if other in at_temperature for name in names if name != other]
         lines = [judge.compared(name, at_temperature[name], other, at_temperature[other]) for name, other in pairs]
         print(*map(judge.describe_difference, lines), sep="\n", end="\n" * bool(lines))

@@ -58,14 +58,6 @@ class Demonstrations:
     cut: int  # conversations that max_len cut short
     empty: int  # conversations left out because nothing to learn remained after the cut
 
-    def describe(self, max_len: int) -> str:
-        """Return the counts as the line that is printed at the start."""
-        left_out = f", {self.empty} left out for it" if self.empty else ""
-        return (
-            f"{len(self.train):,} conversations to learn, {len(self.held_out):,} held out; "
-            f"{self.cut:,} cut by max_len={max_len}{left_out}"
-        )
-
 
 def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     """Read at most cfg.max_samples rows of the file cfg.data, and print their counts.
@@ -80,12 +72,12 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     demos, learnable = Demonstrations([], [], 0, 0), []
     for number, row in enumerate(rows):
         try:
-            episode, cut = to_episode(tokenizer, row, number, cfg.max_len, cfg.algorithm.all_tokens)
+            episode, cut = to_episode(tokenizer, row, number, cfg.max_len, algo_cfg.all_tokens)
         except ValueError as error:
             raise Refusal(f"{cfg.data}, conversation {number + 1}: {error}") from None
         demos.cut += cut
         if any(episode.action_mask_T):
-            learnable.append((_digest(row), episode))
+            learnable.append((_prompt_digest(row), episode))
         else:
             demos.empty += 1
     digests = sorted({digest for digest, _ in learnable})
@@ -94,9 +86,14 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
         (demos.held_out if digest in held_out else demos.train).append(episode)
     if not demos.train:
         raise Refusal(f"data={cfg.data}: nothing to learn from in {len(rows)} rows, {demos.cut} cut by max_len")
+    if demos.empty > len(rows) / 2:
+        words = f"{demos.empty} of {len(rows)} conversations have nothing to learn within max_len={cfg.max_len}"
+        raise Refusal(f"data={cfg.data}: {words}: raise it")
     if cfg.patience and not demos.held_out:
         raise Refusal(f"patience={cfg.patience} counts evaluations, and {cfg.data} is too small to hold rows out")
-    print(f"data: {demos.describe(cfg.max_len)}")
+    left_out = f", {demos.empty} left out for it" if demos.empty else ""
+    counts = f"{len(demos.train):,} conversations to learn, {len(demos.held_out):,} held out"
+    print(f"data: {counts}; {demos.cut:,} cut by max_len={cfg.max_len}{left_out}")
     return demos
 
 
@@ -163,30 +160,34 @@ def to_episode(
         if not message["loss"]:
             read.append({key: value for key, value in message.items() if key != "loss"})
             continue
-        before = tokenizer.follow_up(episode.ids_T[-1], read) if episode.turns else tokenizer.prompt(read)
+        episode.append(tokenizer.follow_up(episode.ids_T[-1], read) if episode.turns else tokenizer.prompt(read))
         reply, read = tokenizer.reply(message["content"], message.get("tool_calls", ())), []
-        episode.ids_T += before + reply
-        episode.action_mask_T += [int(all_tokens)] * len(before) + [1] * len(reply)
-        episode.turns.append(Turn(len(episode.ids_T) - len(reply), len(episode.ids_T), 0.0, "stop"))
+        episode.append_turn(reply, [0.0] * len(reply), "stop")
         if len(episode.ids_T) > max_len:
             break
     cut = len(episode.ids_T) > max_len
     if cut:
-        episode.ids_T, episode.action_mask_T = episode.ids_T[:max_len], episode.action_mask_T[:max_len]
+        for tokens_T in (episode.ids_T, episode.action_mask_T, episode.logprobs_T):
+            del tokens_T[max_len:]
         episode.turns = [turn for turn in episode.turns if turn.start < max_len]
         if episode.turns and episode.turns[-1].stop > max_len:
             episode.turns[-1].stop, episode.turns[-1].stop_reason = max_len, "context"
     if all_tokens:
-        episode.turns, episode.action_mask_T[0] = [Turn(1, len(episode.ids_T), 0.0, "stop")], 0
-    episode.logprobs_T = [0.0] * len(episode.ids_T)
+        _learn_all(episode)
     return episode, cut
 
 
-def _digest(messages: list[dict]) -> str:
+def _prompt_digest(messages: list[dict]) -> str:
     """Return the hash of the conversation up to the first message of the assistant, whatever its white space."""
     asked = list(takewhile(lambda message: message["role"] != "assistant", messages)) or messages
     words = [(message["role"], message["content"].split()) for message in asked]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+
+
+def _learn_all(episode: Episode) -> None:
+    """Make all tokens after the first, which nothing predicts, the episode's one turn."""
+    episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
+    episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
 
 
 def demonstrations(
@@ -206,7 +207,9 @@ def demonstrations(
     return next(play_on_ranks([partial(_play_all, model, tokenizer, cfg)], list(tasks), progress, pace))
 
 
-def _play_all(model, tokenizer, cfg: Config, tasks: list[Task], progress: tqdm) -> list[Episode]:
+def _play_all(
+    model: CausalLM | None, tokenizer: Tokenizer, cfg: Config, tasks: list[Task], progress: tqdm
+) -> list[Episode]:
     """Return the expert's episodes of this rank's tasks."""
     base, finished = Base(model, tokenizer, cfg), []
     episodes = [Episode(task.env, task.seed, task.group) for task in tasks]
@@ -255,8 +258,7 @@ def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Config) -> Ge
                 step = env.answer(results)
         running = bool(add_step(episode, step, tokenizer, cfg))
     if cfg.algorithm.source == "demonstrations" and cfg.algorithm.all_tokens:
-        episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
-        episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
+        _learn_all(episode)
 
 
 def evaluate_held_out(
@@ -281,9 +283,9 @@ def evaluate_held_out(
 
 
 @torch.no_grad()
-def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg: Optim) -> dict:
-    """Return the mean negative log-probability, in nats at temperature 1, and the perplexity of the demonstrations."""
-    batch = make_batch(demonstrations)
+def held_out_loss(model: CausalLM, episodes: list[Episode], cfg: Optim) -> dict:
+    """Return the mean negative log-probability, in nats at temperature 1, and the perplexity of demonstrations."""
+    batch = make_batch(episodes)
     pieces = ranks.own(micro_batches(batch, cfg.micro_tokens))
     sums = [forward(piece, model, 1.0).logprobs_N.double().sum().item() for piece in pieces]
     loss = -sum(chain(*ranks.gathered(sums))) / batch.total_tokens

@@ -25,16 +25,16 @@ class ArgumentError(Refusal):
 
 
 def wants_help(words: list[str]) -> bool:
-    return any(word in ("-h", "--help", "help") for word in words)
+    return not {"-h", "--help", "help"}.isdisjoint(words)
 
 
 def split(words: list[str]) -> dict[str, str]:
     """Return the value of each key. A later word wins over an earlier one; dashes before a key are dropped."""
     given = {}
-    for word in words:
-        key, equals, value = word.partition("=")
+    for argument in words:
+        key, equals, value = argument.partition("=")
         if not equals:
-            raise ArgumentError(f"{word!r} is not key=value; --help lists the keys")
+            raise ArgumentError(f"{argument!r} is not key=value; --help lists the keys")
         given[key.lstrip("-")] = value
     return given
 

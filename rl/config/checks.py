@@ -13,7 +13,6 @@ import lora
 from envs.http.exchange import is_address
 from envs.qa import NEEDED
 from lora.peft_files import MOST_RANK
-from models import CausalLM
 from rl import curriculum, plan
 from rl.config import model_checks
 from rl.config.arguments import ArgumentError
@@ -70,8 +69,7 @@ def check_training(cfg: Config) -> None:
     if cfg.temperature == 0:
         raise ArgumentError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
     check_tracker(cfg.track.to)
-    if cfg.data or cfg.rollouts or algo.source != "rollouts":
-        check_source(cfg)
+    check_source(cfg)
     evaluates = cfg.eval_every and (cfg.eval_episodes or cfg.data)
     if cfg.patience and not evaluates:
         none = "eval_every=0 makes none" if not cfg.eval_every else "eval_episodes=0 makes none"
@@ -112,14 +110,12 @@ def check_source(cfg: Config) -> None:
         raise ArgumentError(f"rollouts= has episodes that an agent played: for reinforce, grpo and ppo, not {cfg.algo}")
     if cfg.rollouts and not Path(cfg.rollouts).is_file():
         raise ArgumentError(f"rollouts={cfg.rollouts}: no such file; a run's is FOLDER/episodes.jsonl")
-    if cfg.rollouts:
-        return
-    if cfg.algorithm.source == "rollouts":
+    if cfg.data and cfg.algorithm.source == "rollouts":
         way = f"to be rewarded for right answers to its questions: env=qa qa.data={cfg.data}"
         raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}; {way}")
     if cfg.data and not Path(cfg.data).is_file():
         raise ArgumentError(f"data={cfg.data}: no such file")
-    if not cfg.data and "http" in mixture(cfg.env):
+    if cfg.algorithm.source != "rollouts" and not cfg.data and "http" in mixture(cfg.env):
         none = f"algo={cfg.algo} imitates an expert, and env=http has none"
         raise ArgumentError(f"{none}; env={cfg.environments['http'].kind} has one, and data= takes a file")
 
@@ -154,15 +150,6 @@ def check_adapter(folder: str) -> None:
         lora.read_adapter_config(Path(folder))
     except (OSError, ValueError) as error:
         raise ArgumentError(str(error)) from None
-
-
-def check_model(cfg: Config, model: CausalLM) -> None:
-    """Raise ArgumentError for a model that cannot be trained. Print what its algorithm's settings mean for it."""
-    model_checks.check_stored(cfg, model.config.quant)
-    model_checks.check_trainable(cfg, model.config)
-    if cfg.algo == "reinforce" and cfg.episodes * cfg.algorithm.epochs > cfg.batch_size:
-        single = "set batch_size=episodes for a single step per epoch"
-        print(f"reinforce: only the first optimizer step of an epoch is on-policy; {single}")
 
 
 def check_tracker(service: str) -> None:

@@ -1,12 +1,10 @@
 """--help: every key of a program's dataclasses with its default and the comment behind it."""
 
-import ast
 import errno
 import inspect
-import io
 import os
+import re
 import sys
-import tokenize
 from collections.abc import Collection
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
@@ -62,16 +60,7 @@ def key_lines(cls: type, group: str = "", skip: Collection[str] = ()) -> list[st
 
 def comments(cls: type) -> dict[str, str]:
     """Return the comment behind each field of a dataclass and of the dataclasses it extends, read from their source."""
-    found = {}
-    for base in reversed(cls.__bases__):
-        found |= comments(base) if is_dataclass(base) else {}
-    source = inspect.cleandoc("\n" + inspect.getsource(cls))
-    by_line = {
-        token.start[0]: token.string.lstrip("# ").strip()
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
-    body = ast.parse(source).body[0].body
-    return found | {
-        node.target.id: by_line.get(node.end_lineno, "") for node in body if isinstance(node, ast.AnnAssign)
-    }
+    behind = {}
+    for base in filter(is_dataclass, reversed(cls.__mro__)):
+        behind |= dict(re.findall(r"^ +(\w+): .*?  # (.*)", inspect.getsource(base), re.MULTILINE))
+    return behind

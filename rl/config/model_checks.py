@@ -21,18 +21,20 @@ ASK_BASE = (("planner", "worker", "worker"), ("tau_retail", "user", "customer"))
 def check(cfg: Config, training: bool) -> None:
     """Raise ArgumentError for settings of train.py, or of eval.py, that do not go with cfg.model. A config.json that
     cannot be had or read is loading's to refuse."""
-    try:
-        config = read_config(config_folder(cfg.model))
-    except (OSError, ValueError):
+    config = config_of(cfg.model)
+    if config is None:
         return
     check_stored(cfg, config.quant)
     most, plays = config.max_position_embeddings, not (training and (cfg.data or cfg.rollouts))
     if plays and cfg.max_len > most:
         raise ArgumentError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {most}")
-    if training:
-        check_trainable(cfg, config)
-        if cfg.lora.r and cfg.lora.targets != "all-linear" and not cfg.resume_from:  # whose adapter has its own
-            _check_targets(cfg.lora.targets, config)
+    if training and any(rope.kind == "dynamic" for rope in config.ropes):
+        raise ArgumentError(
+            f"model={cfg.model}: dynamic RoPE changes with a batch's longest sequence; eval.py plays it"
+        )
+    own_targets = cfg.lora.targets != "all-linear" and not cfg.resume_from  # whose adapter has its own
+    if training and cfg.lora.r and own_targets:
+        _check_targets(cfg.lora.targets, config)
 
 
 def check_stored(cfg: Config, stored: str) -> None:
@@ -41,14 +43,6 @@ def check_stored(cfg: Config, stored: str) -> None:
         raise ArgumentError(f"{cfg.model}: is stored as {stored}, not {cfg.quant}; leave quant= out")
     if stored != "none" and not cfg.lora.r:
         raise ArgumentError(f"lora.r=0 cannot train a checkpoint that is stored as {stored}; use lora.r=16")
-
-
-def check_trainable(cfg: Config, config: ModelConfig) -> None:
-    """Raise ArgumentError for a model that cannot be trained."""
-    if any(rope.kind == "dynamic" for rope in config.ropes):
-        raise ArgumentError(
-            f"model={cfg.model}: dynamic RoPE changes with a batch's longest sequence; eval.py plays it"
-        )
 
 
 def _check_targets(word: str, config: ModelConfig) -> None:
@@ -101,13 +95,12 @@ def asked_of_base(cfg: Config) -> list[tuple[str, str, str]]:
     ]
 
 
-def stored(model: str) -> str:
-    """Return how a checkpoint holds the linear layers of its blocks, as quant= names it; "none" if that cannot be
-    read."""
+def config_of(model: str) -> ModelConfig | None:
+    """Return what the model's config.json says; None if it cannot be had or read."""
     try:
-        return read_config(config_folder(model)).quant
+        return read_config(config_folder(model))
     except (OSError, ValueError):
-        return "none"
+        return None
 
 
 def config_folder(model: str) -> Path:

@@ -10,6 +10,7 @@ Of algorithms and environments only those are loaded that the run uses or a word
 """
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -19,7 +20,7 @@ from rl.config.arguments import ArgumentError, flatten, word
 from rl.config.fields import ALGORITHMS, EVERYDAY, READ_BY_EVAL, THEMES, Config, Lora, Reward, Track, algorithm_module
 from rl.config.recipes import Layer, recipe_layers, share_options
 from rl.config.refusals import recipe_names, unknown_key
-from rl.config.saved import check_words, saved_settings
+from rl.run.history import best_of_run, read_settings
 from rl.tasks import mixture
 
 RUN_TABLES = {"lora": Lora, "reward": Reward, "track": Track}  # which every run has
@@ -42,8 +43,9 @@ def parse(words, program="train.py", also=None):
         help.print_and_exit(help_text(words, program, also))
     try:
         given = arguments.split(words)
-        if {"resume", "resume_from", "data"} & given.keys():
-            check_words(given, ALGORITHMS)
+        if given.get("resume_from"):  # of a run's folder the best epoch
+            given["resume_from"], _ = best_of_run(given["resume_from"], "resume_from")
+        check_words(given)
         more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
         keys = arguments.build(also, more) if also else None
         cfg = resolve(given, also)
@@ -117,6 +119,51 @@ def merged(layers: list[Layer]) -> dict[str, Any]:
     return {key: value for _, keys in layers for key, value in keys.items()}
 
 
+def check_words(given: dict[str, str]) -> None:
+    """Raise ArgumentError for words that have no effect beside resume= or resume_from=."""
+    for key in ("resume", "resume_from", "data"):
+        if given.get(key) == "":
+            raise ArgumentError(f"{key}= is given without a name")
+    if given.get("resume") and "recipe" in given:
+        raise ArgumentError("recipe= has no effect beside resume=, which goes on with the run's own settings")
+    if given.get("resume") and "resume_from" in given:
+        raise ArgumentError("resume_from= has no effect beside resume=, which goes on with the run's own adapters")
+    if given.get("resume") and given.get("algo") in ALGORITHMS:
+        run, algo = given["resume"], given["algo"]
+        saved_algo = saved_settings(run).get("algo", algo)
+        if algo != saved_algo:
+            anew = f"leave algo= out, or begin anew from its adapter: algo={algo} resume_from={run}"
+            raise ArgumentError(f"resume={run} goes on with a run of algo={saved_algo}, not of algo={algo}; {anew}")
+    of_adapter = [key for key in given if key.startswith("lora.") and (key, given[key]) != ("lora.r", "0")]
+    if given.get("resume_from") and of_adapter:
+        raise ArgumentError(f"{of_adapter[0]}= has no effect beside resume_from=, whose adapter has its own settings")
+
+
+def saved_settings(run: str) -> dict[str, Any]:
+    """Return the keys of the config.json that a run was started with, and its folder as `out`."""
+    path = Path(run) / "config.json"
+    if not path.is_file():
+        raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder{_meant(Path(run))}")
+    try:
+        keys = read_settings(path)
+    except ValueError as error:
+        raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
+    if keys.pop("reduce", "tree") == "fast":  # a key that older runs saved
+        print("reduce=fast is gone: gradients of ranks are added in a tree, and the run goes on with other bits")
+    return {**keys, "out": run}
+
+
+def _meant(folder: Path) -> str:
+    """Return the end of a message about a folder that is no run's: the runs in it, around it, or of a similar name."""
+    runs = sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
+    if runs:
+        return f"; runs are there: {', '.join(map(str, runs[:5]))}{', ...' * (len(runs) > 5)}"
+    if folder.is_dir() and (folder.parent / "metrics.jsonl").is_file():
+        return f"; did you mean {folder.parent}?"
+    near = get_close_matches(folder.name, [path.parent.name for path in folder.parent.glob("*/metrics.jsonl")], 1)
+    return f"; did you mean {folder.parent / near[0]}?" if near else ""
+
+
 def describe_sources(cfg: Config) -> str:
     """Return one line: each recipe in effect with what it sets for this run, and what the command line sets."""
     named = {key: getattr(cfg, key) for key in ("algo", "env", "model", "recipe", "quick", "guide")}
@@ -148,25 +195,23 @@ def help_text(words: list[str], program: str, also: type | None = None) -> str:
     also: a dataclass of keys that only this program has.
     """
     everything, evaluates = "all" in words, program == "eval.py"
-    algorithms = [each.removeprefix("algo=") for each in words if each.removeprefix("algo=") in ALGORITHMS]
-    names = GROUPS if everything else (*RUN_TABLES, algorithms[-1] if algorithms else Config.algo)
-    themes = [("", theme) for theme in THEMES] + [(name, cls) for name, cls in RUN_TABLES.items() if name in names]
-    others = [(name, group_class(name)) for name in names if name not in RUN_TABLES]
-    skip = set()
+    algorithms = [name for name in (each.removeprefix("algo=") for each in words) if name in ALGORITHMS]
+    names = [*ALGORITHMS, *envs.NAMES] if everything else [algorithms[-1] if algorithms else Config.algo]
+    themes, skip = [*(("", theme) for theme in THEMES), *RUN_TABLES.items()], set()
     if not everything:
         skip |= {key for group, cls in themes for key in arguments.keys_of(cls, group)} - EVERYDAY
     if evaluates:
         skip |= {key for theme in THEMES for key in arguments.keys_of(theme)} - READ_BY_EVAL
         themes = [(group, cls) for group, cls in themes if group in ("", "reward")]
-        others = [(name, cls) for name, cls in others if name in envs.NAMES]
+        names = [name for name in names if name in envs.NAMES]
 
     blocks = [help.key_lines(also)] if also else []
     for group, cls in themes:
         if lines := help.key_lines(cls, group, skip):
             blocks.append([cls.__doc__.replace(".", ":"), *lines])
-    for name, cls in others:
+    for name in names:
         heading = f"The algorithm, algo={name}:" if name in ALGORITHMS else f"The environment {name}:"
-        blocks.append([heading, *help.key_lines(cls, name)])
+        blocks.append([heading, *help.key_lines(group_class(name), name)])
     blocks.append([f"recipes: {', '.join(recipe_names())}; environments: {', '.join(envs.NAMES)}"])
     about = [ABOUT.strip(), *[ABOUT_EVAL] * evaluates, *[ABOUT_ALL] * (not everything)]
     return help.page(program, "\n".join(about), blocks)

@@ -79,18 +79,14 @@ def share_options(layers: list[Layer], env: str) -> list[Layer]:
     layers = [(source, {"track.to" if key == "track" else key: keys[key] for key in keys}) for source, keys in layers]
     kinds = get_type_hints(Sampling, include_extras=True)
     for key in SHARED:
-        setting = [n for n, (_, keys) in enumerate(layers) if key in keys]
-        if setting:
-            value = convert(key, layers[setting[-1]][1][key], kinds[key])
-            if value != getattr(Sampling, key):
-                layers = _shared(layers, setting[-1], key, value, env)
+        setting = [number for number, (_, keys) in enumerate(layers) if key in keys]
+        if not setting:
+            continue
+        value = convert(key, layers[setting[-1]][1][key], kinds[key])
+        if value == getattr(Sampling, key):
+            continue
+        layers = [(source, {name: keys[name] for name in keys if name != key}) for source, keys in layers]
+        having = [name for name in mixture(env) if key in keys_of(envs.config_class(name))]
+        source, keys = layers[setting[-1]]
+        layers[setting[-1]] = (source, {f"{name}.{key}": value for name in having} | keys)
     return layers
-
-
-def _shared(layers: list[Layer], last: int, key: str, value: Any, env: str) -> list[Layer]:
-    """Return the layers with a key as that of each environment in layer number `last`."""
-    having = [name for name in mixture(env) if key in keys_of(envs.config_class(name))]
-    without = [(source, {name: keys[name] for name in keys if name != key}) for source, keys in layers]
-    source, keys = without[last]
-    without[last] = (source, {f"{name}.{key}": value for name in having} | keys)
-    return without

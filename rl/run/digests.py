@@ -83,14 +83,11 @@ def check(cfg: Config, run: Path) -> None:
         files, tasks, torch_before = dict(before["code"]), dict(before.get("tasks", {})), one_line(before["torch"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refusal(f"{path}: damaged ({error}); without the file nothing is compared") from None
-    now = origin(cfg)
-    began = {f"model={cfg.model}": before.get("weights"), f"data={cfg.data}": before.get("data"), **tasks}
-    for word, digest_now in {
-        f"model={cfg.model}": now["weights"],
-        f"data={cfg.data}": now["data"],
-        **now["tasks"],
-    }.items():
-        if began.get(word, digest_now) != digest_now:  # an option with another value is another setting
+    now, model, data = origin(cfg), f"model={cfg.model}", f"data={cfg.data}"
+    inputs_before = {model: before.get("weights"), data: before.get("data"), **tasks}
+    inputs_now = {model: now["weights"], data: now["data"], **now["tasks"]}
+    for word in inputs_before.keys() & inputs_now.keys():  # an option with another value is another setting
+        if inputs_before[word] != inputs_now[word]:
             raise Refusal(f"resume={run}: {word} has changed since the run began; it must stay as it was")
     if torch_before != now["torch"]:
         print(f"torch is {now['torch']}, and was {torch_before} when the run began: numbers may differ")

@@ -1,9 +1,7 @@
-"""How a program with a model ends: as rl/run/status.py says, with advice about memory, and with a run's state saved."""
+"""How a program with a model ends: as rl/run/status.py says, and with advice about memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import envs
 import lora.refusal
@@ -12,7 +10,6 @@ from rl import ranks
 from rl.config.fields import Config
 from rl.run import status
 from rl.run.out_of_memory import explained
-from rl.run.resume import save_unsaved
 
 
 @contextmanager
@@ -31,16 +28,3 @@ def exits_cleanly(program: str, cfg: Config | None = None, needs: str = "") -> I
             status.fail(program, error)
         except (RuntimeError, MemoryError) as error:
             status.fail(program, explained(error, cfg, needs))
-
-
-@contextmanager
-def saved(state: Any, run: Path) -> Iterator[None]:
-    """Save the state of a run that is interrupted between two saves. Let nothing be sampled ahead any more."""
-    try:
-        yield
-    except KeyboardInterrupt:  # Interrupted is one: other errors may have left the state half changed
-        save_unsaved(state, run)
-        raise
-    finally:
-        if state.ahead:
-            state.ahead.stop()

@@ -14,6 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from models.json_file import read_bytes
 from rl import ranks
 from rl.config.refusals import Refusal
 
@@ -112,14 +113,16 @@ def plain(record: Any) -> dict:
 
 def read_json(path: Path) -> Any:
     """Return the value of a run's JSON file. Raise ValueError for one that is damaged."""
-    with open(path, "rb") as file:
-        text = file.read(MOST_BYTES + 1)
-    if len(text) > MOST_BYTES:
-        raise Refusal(f"larger than {MOST_BYTES:,} bytes")
+    text = read_bytes(path, MOST_BYTES)
     try:
         return json.loads(text)
     except RecursionError:
         raise Refusal("nested too deep") from None
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value of JSON is a number whose square is finite in float32."""
+    return type(value) in (int, float) and abs(value) <= 1e15
 
 
 def bounded_lines(path: Path, most: int = MOST_BYTES) -> Iterator[tuple[int, bytes]]:
@@ -222,14 +225,12 @@ def _delete(path: Path) -> None:
 
 def checkpoints(run: Path) -> list[Path]:
     """Return the folders checkpoint-N of a run, oldest first."""
-    found = [path for path in run.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    return sorted(found, key=lambda path: int(path.name.split("-")[1]))
+    folders = [path for path in run.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(folders, key=lambda path: int(path.name.split("-")[1]))
 
 
 def how_to_resume(folder: str) -> str:
-    """Return the message for an interrupted run; folder "" means that it had not begun."""
-    if not folder:
-        return "no run had begun"
+    """Return the message for an interrupted run."""
     if any(Path(folder).glob("checkpoint-*")):
         return f"python train.py resume={folder} goes on from its newest checkpoint"
     return f"{folder} has no checkpoint yet; the same command begins again"

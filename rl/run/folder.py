@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +20,8 @@ from rl.config.arguments import flatten
 from rl.config.fields import Config
 from rl.config.parse import resolve
 from rl.ranks import heartbeat
-from rl.run.files import checkpoints, how_to_resume, read_json, remove_leftovers
+from rl.run import history
+from rl.run.files import checkpoints, how_to_resume, remove_leftovers
 from rl.run.retention import finished_on_disk, patience_exhausted
 
 LOCK = ".lock"
@@ -32,22 +34,32 @@ SPARE = 2**24  # bytes that must be free before a run begins
 
 @contextmanager
 def claim(cfg: Config) -> Iterator[tuple[Config, Path]]:
-    """Yield (settings, folder) of the run, with its folder locked for this process during the block.
+    """Yield (settings, folder) of the run, with its folder locked for this process and its ranks during the block.
 
     If out= names a run that has not finished, with the same settings, the settings are those of `resume=` for it.
     Raise FileExistsError, one line, if another process writes there, if the run there has finished or has other
     settings; OSError if nothing can be written there. A folder that is left empty is removed.
     """
-    if ranks.here.world > 1:
-        with claim_together(cfg) as claimed:
-            yield claimed
-    else:
-        with claim_alone(cfg) as claimed:
-            yield claimed
+    with ExitStack() as locked:
+
+        def claimed() -> tuple[str, bool] | None:
+            if not ranks.is_first():
+                return None
+            settings, folder = locked.enter_context(_claim_alone(cfg))
+            return str(folder), settings is not cfg
+
+        folder, continued = ranks.together(claimed)[0]  # which all ranks must reach
+        heartbeat.tell_folder(folder)
+        try:
+            yield (resolve({"resume": folder}) if continued else cfg), Path(folder)
+        except KeyboardInterrupt as error:
+            if not ranks.is_first():  # _claim_alone adds it for the first one
+                error.add_note(how_to_resume(folder))
+            raise
 
 
 @contextmanager
-def claim_alone(cfg: Config) -> Iterator[tuple[Config, Path]]:
+def _claim_alone(cfg: Config) -> Iterator[tuple[Config, Path]]:
     """Do what `claim` does, for this process."""
     folder, file = _lock_folder(cfg)
     try:
@@ -63,51 +75,32 @@ def claim_alone(cfg: Config) -> Iterator[tuple[Config, Path]]:
             folder.rmdir()  # only an empty folder goes: a refused run leaves nothing behind
 
 
-@contextmanager
-def claim_together(cfg: Config) -> Iterator[tuple[Config, Path]]:
-    """Do what `claim` does, for every rank: the first one claims the folder, which all must reach."""
-    with ExitStack() as held:
-
-        def claimed() -> tuple[str, bool] | None:
-            if not ranks.is_first():
-                return None
-            settings, folder = held.enter_context(claim_alone(cfg))
-            return str(folder), settings is not cfg
-
-        folder, continued = ranks.together(claimed)[0]
-        heartbeat.tell_folder(folder)
-        try:
-            yield (resolve({"resume": folder}) if continued else cfg), Path(folder)
-        except KeyboardInterrupt as error:
-            if not ranks.is_first():  # the first one's own claim does the same
-                error.add_note(how_to_resume(folder))
-            raise
-
-
 def _lock_folder(cfg: Config) -> tuple[Path, BinaryIO]:
     """Make the folder of out= and lock it. With {timestamp} in out= a number is added until the folder is new."""
     env, now = cfg.env.replace(",", "+").replace(":", "x"), time.strftime("%Y%m%d-%H%M%S")
-    first = folder = Path(cfg.resume or cfg.out.format(algo=cfg.algo, env=env, seed=cfg.seed, timestamp=now))
-    number, new = 1, "{timestamp}" in cfg.out and not cfg.resume
-    while True:
+    first = Path(cfg.resume or cfg.out.format(algo=cfg.algo, env=env, seed=cfg.seed, timestamp=now))
+    new = "{timestamp}" in cfg.out and not cfg.resume
+    for number in count(1):
+        folder = first if number == 1 else first.with_name(f"{first.name}-{number}")
         _make(folder)
         try:
             file = lock(folder)
         except FileExistsError:
-            if not new:
-                raise
-        else:
-            if not (new and (folder / "config.json").exists()):
-                return folder, file
-            file.close()
-        number += 1
-        folder = first.with_name(f"{first.name}-{number}")
+            if new:
+                continue
+            raise
+        if not (new and (folder / "config.json").exists()):
+            return folder, file
+        file.close()
 
 
 def _make(folder: Path) -> None:
     """Make the folder, and check that a run can write there. Raise OSError, one line."""
     try:
-        there = _nearest(folder)
+        above = (folder.absolute(), *folder.absolute().parents)
+        there = next(path for path in above if path.exists() or path.is_symlink())
+        if not there.exists():
+            raise OSError(f"out={folder}: {there} is a symbolic link that leads nowhere")
         free = shutil.disk_usage(there).free
         if free < SPARE:
             short = f"{free / 2**20:.0f} MiB are free on this disk, that of {there}"
@@ -119,25 +112,13 @@ def _make(folder: Path) -> None:
         if error.errno is None:
             raise  # its message is ours
         raise OSError(f"out={folder}: {(error.strerror or 'no folder can be there').lower()}") from None
-    for path in (folder / name for name in WRITTEN):
-        if path.is_symlink():
-            raise OSError(f"{path} is a symbolic link, through which a run would write elsewhere; remove it")
-    for path in (folder / name for name in (*WRITTEN, *REPLACED)):
-        if path.is_dir():
-            raise OSError(f"{path} is a folder, and a run writes a file there; remove it")
     for path in folder.iterdir():
+        if path.name in WRITTEN and path.is_symlink():
+            raise OSError(f"{path} is a symbolic link, through which a run would write elsewhere; remove it")
+        if path.name in (*WRITTEN, *REPLACED) and path.is_dir():
+            raise OSError(f"{path} is a folder, and a run writes a file there; remove it")
         if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe would wait for ever
             raise OSError(f"{path} is neither a file nor a folder; remove it")
-
-
-def _nearest(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists. Raise OSError for a symbolic link to nothing."""
-    for path in (folder.absolute(), *folder.absolute().parents):
-        if path.exists():
-            break
-        if path.is_symlink():
-            raise OSError(f"out={folder}: {path} is a symbolic link that leads nowhere")
-    return path
 
 
 def lock(folder: Path) -> BinaryIO:
@@ -158,22 +139,21 @@ def lock(folder: Path) -> BinaryIO:
             raise FileExistsError(f"out={folder}: {holder} is writing there; wait for it or stop it") from None
         # The lock belongs to the file, not to its name: of a removed file it would lock nothing.
         if (folder / LOCK).exists() and os.fstat(file.fileno()).st_ino == (folder / LOCK).stat().st_ino:
-            break
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            file.flush()
+            return file
         file.close()  # the process before removed the file in the meantime
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-    file.flush()
-    return file
 
 
 def _continued(cfg: Config, folder: Path) -> Config:
     """Return `cfg` for a new folder, or the settings of resume= for the same run that has not finished."""
-    saved = _saved(folder)
-    if saved is None:
+    saved = history.settings(folder)
+    if not saved:
         if _has_results(folder):
             raise FileExistsError(f"out={folder}: a run is there without a whole config.json; choose another out=")
         return cfg
-    if saved and "algo" not in saved:
+    if "algo" not in saved:
         raise FileExistsError(f"out={folder}: the config.json there is not a run's; choose another out=")
     if not checkpoints(folder):
         if _has_results(folder):
@@ -195,14 +175,6 @@ def _continued(cfg: Config, folder: Path) -> Config:
         )
     print(f"{folder}: a run with these settings has not finished; it goes on")
     return resumed
-
-
-def _saved(folder: Path) -> dict[str, Any] | None:
-    """Return the keys of the folder's config.json; None if there is none, or not a whole one."""
-    try:
-        return flatten(read_json(folder / "config.json"))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
 
 
 def _has_results(folder: Path) -> bool:

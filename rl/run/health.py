@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 import lora
-from lora.layer import activate
 from models import CausalLM, Tokenizer
 from models.logprob import token_logprobs
 from rl import ranks
-from rl.config.fields import Config
+from rl.config.fields import Algorithm, Optim
 from rl.config.refusals import Refusal
 from rl.ranks import saving
 from rl.records import Batch, Episode
@@ -41,17 +40,14 @@ def logprobs(model: CausalLM, ids: list[int]) -> Tensor:
 def new_adapter(model: CausalLM, reference: str | None, ids: list[int], limit: float) -> str | None:
     """Before the first step the adapter computes what the base does, or what the adapter does that training starts
     from (`reference`). limit: in nats, of rounding."""
-    own, layers = logprobs(model, ids), [layer for _, layer in lora.lora_layers(model)]
-    before = [layer.active for layer in layers]
-    activate(model, reference)
-    apart = (own - logprobs(model, ids)).abs().max().item()
-    for layer, active in zip(layers, before, strict=True):
-        layer.active = active
-    if apart <= limit:
+    own_T = logprobs(model, ids)
+    with lora.use_adapter(model, reference):
+        gap = (own_T - logprobs(model, ids)).abs().max().item()
+    if gap <= limit:
         return None
     start = "resume_from's" if reference else "the base"
     return (
-        f"before the first step the adapter differs from {start} by {apart:.2g} nats: B does not start at zero, "
+        f"before the first step the adapter differs from {start} by {gap:.2g} nats: B does not start at zero, "
         "another adapter is active, or an adapter was loaded twice"
     )
 
@@ -164,14 +160,14 @@ def repeated_tasks(records: Sequence[dict]) -> str | None:
     """The newest epoch has other tasks than each earlier one, all but a few that are equal by chance."""
     *earlier, newest = records
     tasks = hashes_of(newest)
-    again = {record["epoch"]: len(tasks & hashes_of(record)) for record in earlier}
-    same = [(epoch, number) for epoch, number in again.items() if number > len(tasks) / 4]
-    if not same:
-        return None
-    return (
-        f"{same[0][1]} of {len(tasks)} tasks are those of epoch {same[0][0]} again: the count of groups does not move "
-        "as it should, so the run learns a few tasks by heart"
-    )
+    for record in earlier:
+        again = len(tasks & hashes_of(record))
+        if again > len(tasks) / 4:
+            return (
+                f"{again} of {len(tasks)} tasks are those of epoch {record['epoch']} again: the count of groups does "
+                "not move as it should, so the run learns a few tasks by heart"
+            )
+    return None
 
 
 def equal_tasks(episodes: list[Episode]) -> str | None:
@@ -243,16 +239,17 @@ def sampler_gap(gap: float | None, exact: str, dtype: str) -> str | None:
     """Sampling and training give a token the same probability."""
     if gap is None or gap <= rounding(exact, dtype):
         return None
-    found = f"sampling and training differ by {gap:.2g} nats on a token, "
     if gap <= rounding("no", dtype):
-        return (
-            f"{found}although the trial at the start found equal bits: this machine's kernels differ where the trial "
-            "did not look (threads=1 or another products= may be exact), or a copy of the weights was stale"
+        cause = (
+            "although the trial at the start found equal bits: this machine's kernels differ where the trial did not "
+            "look (threads=1 or another products= may be exact), or a copy of the weights was stale"
         )
-    return (
-        f"{found}and rounding explains {rounding(exact, dtype):g}: the adapter was off or scaled twice, a copy of the "
-        "weights was stale, or mask, positions, temperature or dropout differ"
-    )
+    else:
+        cause = (
+            f"and rounding explains {rounding(exact, dtype):g}: the adapter was off or scaled twice, a copy of the "
+            "weights was stale, or mask, positions, temperature or dropout differ"
+        )
+    return f"sampling and training differ by {gap:.2g} nats on a token, {cause}"
 
 
 def dropout(model: CausalLM, wanted: bool) -> str | None:
@@ -282,9 +279,9 @@ def unmoved(before: dict[str, int], after: dict[str, int], factor: str) -> str |
     )
 
 
-def zero_gradients(norms: Sequence[float]) -> str | None:
-    """norms: the gradient's, of the last steps whose advantages were not all zero."""
-    if len(norms) < ZERO_STEPS or any(norms[-ZERO_STEPS:]):
+def zero_gradients(steps: int) -> str | None:
+    """The gradient is not 0 where advantages are not. steps: steps in a row, the newest included, in which it was."""
+    if steps < ZERO_STEPS:
         return None
     return (
         f"the gradient was 0 in {ZERO_STEPS} steps in a row, though advantages were not: the graph is cut, every token "
@@ -326,9 +323,9 @@ def ratio(records: Sequence[dict]) -> str | None:
     )
 
 
-def should_learn(step: dict, batch: Batch, cfg: Config, epoch: int) -> bool:
+def should_learn(step: dict, batch: Batch, algo_cfg: Algorithm, cfg: Optim, epoch: int) -> bool:
     """Return whether an optimizer step that has these metrics, of an epoch from 0, should have moved the policy."""
-    warmup = cfg.algorithm.critic and epoch < cfg.algorithm.critic_warmup
+    warmup = algo_cfg.critic and epoch < algo_cfg.critic_warmup
     decayed = step["lr"] == 0 and cfg.min_lr_ratio == 0
     has_advantage = batch.advantages_N is not None and bool((batch.advantages_N != 0).any())
     return not (step["skipped"] or warmup or decayed) and has_advantage

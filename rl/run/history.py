@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rl.config.arguments import ArgumentError
+from rl.config.arguments import ArgumentError, flatten
+from rl.config.refusals import Refusal
 from rl.run.files import read_json, read_lines
 
 
@@ -16,11 +17,19 @@ def records(run: Path) -> list[dict]:
     return [record for _, record in read_lines(run / "metrics.jsonl")]
 
 
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the keys of a config.json, with dots where they are in tables. Raise ValueError if it holds none."""
+    try:
+        return flatten(read_json(path))
+    except (AttributeError, RecursionError) as error:
+        raise Refusal(error) from None
+
+
 def settings(run: Path) -> dict[str, Any]:
     """Return the keys of a run's config.json; {} without a whole one."""
     try:
-        return dict(read_json(run / "config.json"))
-    except (OSError, ValueError, TypeError):
+        return read_settings(run / "config.json")
+    except (OSError, ValueError):
         return {}
 
 
@@ -45,7 +54,7 @@ def evaluations(run: Path) -> tuple[str, dict[int, float]]:
 def best_epoch(run: Path) -> int | None:
     """Return the evaluated epoch with the highest score, the first of equal ones. None before the first evaluation."""
     _, scores = evaluations(run)
-    return max(scores, key=scores.get) if scores else None
+    return max(scores, key=scores.get, default=None)
 
 
 def best_saved(run: Path) -> int | None:
@@ -68,16 +77,11 @@ def best_of_run(name: str, key: str = "adapter") -> tuple[str, str]:
     saved = sum(epoch in scores for epoch in saved_epochs(run))
     among = f"the best of {saved} evaluated epochs" if saved > 1 else "the only evaluated epoch"
     choice = f"epoch_{best} is {among} that the run saved, by {kind}"
-    line = f"{name}: {choice}, {score_text(kind, scores[best])}"
-    return str(run / f"epoch_{best}"), line + gain_text(kind, scores, best)
+    return str(run / f"epoch_{best}"), f"{name}: {choice}, {score_text(kind, scores, best)}"
 
 
-def gain_text(kind: str, scores: dict[int, float], best: int) -> str:
-    """Return the end of a line if the epoch `best` scores no higher than the model before training, else ""."""
+def score_text(kind: str, scores: dict[int, float], best: int) -> str:
+    """Return the score of the epoch `best` as it is printed, with that before training if it was no lower."""
+    shown = {epoch: f"{score:.1%}" if kind == "success" else f"{-score:.4f}" for epoch, score in scores.items()}
     no_worse = scores.get(0, -float("inf")) >= scores[best]
-    return f"; before training it was no worse, {score_text(kind, scores[0])}" if no_worse else ""
-
-
-def score_text(kind: str, score: float) -> str:
-    """Return an epoch's score as it is printed."""
-    return f"{score:.1%}" if kind == "success" else f"{-score:.4f}"
+    return shown[best] + (f"; before training it was no worse, {shown[0]}" if no_worse else "")

@@ -11,7 +11,7 @@ import torch
 from models.hooks import keep_copies
 from rl.batch import micro_batches
 from rl.config.fields import Config
-from rl.config.model_checks import stored
+from rl.config.model_checks import config_of
 from rl.config.refusals import Refusal
 from rl.records import Batch
 from rl.run.memory_errors import is_out_of_memory, may_run_out
@@ -61,7 +61,8 @@ def _pieces(batch: Batch, micro_tokens: int) -> int:
 def advice(cfg: Config, phase: str) -> str:
     """Return which settings would need less memory in a phase; "episode": in the update of a single episode."""
     updates, new = phase in ("learn", "episode"), not cfg.resume  # a resumed run keeps its model
-    quantised = cfg.quant != "none" or stored(cfg.model) != "none"
+    config = config_of(cfg.model)
+    quantised = cfg.quant != "none" or (config is not None and config.quant != "none")
     ways = {
         "checkpoint=block keeps less of each layer for the backward": updates and cfg.checkpoint == "none",
         f"micro_tokens below {cfg.micro_tokens} takes less": phase in ("score", "learn")
@@ -89,12 +90,10 @@ def explained(error: Exception, cfg: Config | None = None, needs: str = "") -> s
         raise
     phase = getattr(error, "phase", "")  # the context of rl/run/phases.py has set it
     wanted = re.search(r"[Tt]ried to allocate ([\d.]+) (\w+)", str(error))
-    size = f" ({in_gib(*wanted.groups())} more were wanted)" if wanted else ""
+    number, unit = wanted.groups() if wanted else ("", "")
+    if unit == "bytes":
+        number, unit = f"{float(number) / 2**30:,.2f}", "GiB"
+    size = f" ({number} {unit} more were wanted)" if wanted else ""
     ways = advice(cfg, phase) if cfg else needs
-    said = [f"out of memory{phase and f' in {phase}'}{size}", ways, *getattr(error, "__notes__", [])]
-    return "; ".join(filter(None, said))
-
-
-def in_gib(number: str, unit: str) -> str:
-    """Return a size as an allocator prints it, bytes as GiB."""
-    return f"{float(number) / 2**30:,.2f} GiB" if unit == "bytes" else f"{number} {unit}"
+    parts = [f"out of memory{phase and f' in {phase}'}{size}", ways, *getattr(error, "__notes__", [])]
+    return "; ".join(filter(None, parts))

@@ -11,11 +11,10 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
-from envs.http.wire import is_number
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
 from rl.records import Episode, Turn
-from rl.run.files import bounded_lines
+from rl.run.files import bounded_lines, is_number
 from rl.run.state import TrainState
 
 KINDS = {"env": str, "seed": int, "group": int, "outcome": str, "success": bool, "terminated": bool, "truncated": bool}
@@ -24,10 +23,10 @@ KINDS |= {"metrics": dict, "infrastructure_failed": bool, "adapter_hash": str}
 
 def saved_episodes(state: TrainState, cfg: Config) -> list[Episode]:
     """Return the saved episodes of the state's next epoch, and print a line if other weights sampled them."""
-    found = checked_episodes(state, cfg)
-    if found[0].adapter_hash != state.adapter_hash():
+    episodes = checked_episodes(state, cfg)
+    if episodes[0].adapter_hash != state.adapter_hash():
         print(f"epoch {state.epoch + 1}: other weights sampled these episodes; its first ratios are not 1", flush=True)
-    return found
+    return episodes
 
 
 def checked_episodes(state: TrainState, cfg: Config) -> list[Episode]:

@@ -9,7 +9,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import lora
-from envs.http.wire import is_number
 from models import CausalLM
 from models.weights import resolve
 from rl import ranks
@@ -18,7 +17,7 @@ from rl.config.refusals import Refusal
 from rl.ranks.saving import Pieces
 from rl.run import bases, digests, full_finetuning, history, retention
 from rl.run.checkpoint import save_checkpoint
-from rl.run.files import checkpoints, read_json, read_lines, remove_leftovers, verify, write_text
+from rl.run.files import checkpoints, is_number, read_json, read_lines, remove_leftovers, verify, write_text
 from rl.run.state import COUNTERS, TrainState
 
 
@@ -45,21 +44,15 @@ def go_on(state: TrainState, checkpoint: Path, cfg: Config) -> None:
     load_checkpoint(state, checkpoint)
     state.resumed_from = state.epoch
     if ranks.is_first():
-        _clean(run, state, cfg)
+        forget_after(run, state.epoch)
+        if state.epoch and state.epoch not in {record["epoch"] for record in history.records(run)}:
+            lacks = f"{run}/metrics.jsonl has no line of epoch {state.epoch}"
+            print(f"{lacks}: it was removed or damaged; curves lack that part")
+        if retention.evaluation_missing(cfg, run, state.epoch):  # it is made again, whole
+            forget_after(run, state.epoch, evaluations=True)
+        remove_leftovers(run)
     ranks.wait()  # the others read these files
     print(f"resumed from {checkpoint}")
-
-
-def _clean(run: Path, state: TrainState, cfg: Config) -> None:
-    """Remove what the run wrote after the state's epoch."""
-    forget_after(run, state.epoch)
-    if state.epoch and state.epoch not in {record["epoch"] for record in history.records(run)}:
-        print(
-            f"{run}/metrics.jsonl has no line of epoch {state.epoch}: it was removed or damaged; curves lack that part"
-        )
-    if retention.evaluation_missing(cfg, run, state.epoch):  # it is made again, whole
-        forget_after(run, state.epoch, evaluations=True)
-    remove_leftovers(run)
 
 
 def load_checkpoint(state: TrainState, folder: Path) -> None:
@@ -115,23 +108,21 @@ def _finite(tensor: torch.Tensor, file: Path, name: str) -> torch.Tensor:
     return tensor
 
 
-def copy_adapter(model: CausalLM, cfg: Config) -> tuple[list[str], str, Lora]:
+def copy_adapter(model: CausalLM, cfg: Config) -> tuple[list[str], Lora]:
     """Give the model two copies of the adapter in cfg.resume_from: one that trains, and a frozen one, "reference".
 
-    A run keeps the reference in its folder, where resume= finds it. Return the names of the adapted layers, their ranks
-    and alphas in words, and cfg.lora with the adapter's own settings.
+    A run keeps the reference in its folder, where resume= finds it. Return the names of the adapted layers, and
+    cfg.lora with the adapter's own settings.
     """
     folder = Path(cfg.resume) / "reference" if cfg.resume else Path(cfg.resume_from)
     if not cfg.resume:
         bases.check(folder, resolve(cfg.model), model.config.quant)
     lora.load_adapter(model, folder, name="reference", trainable=False)
-    names, layers = lora.load_adapter(model, folder), dict(lora.lora_layers(model))
-    adapters = [layers[name].adapters["default"] for name in names]
-    ranks, alphas = sorted({len(adapter.A) for adapter in adapters}), sorted({adapter.alpha for adapter in adapters})
-    size = f"r={'/'.join(f'{r:g}' for r in ranks)} alpha={'/'.join(f'{alpha:g}' for alpha in alphas)}"
-    first, targets = adapters[0], ",".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
+    names = lora.load_adapter(model, folder)
+    layer = dict(lora.lora_layers(model))[names[0]]
+    first, targets = layer.adapters["default"], ",".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
     own = {"r": len(first.A), "alpha": first.alpha, "rslora": first.rslora, "targets": targets}
-    return names, size, replace(cfg.lora, **own, dropout=layers[names[0]].dropout)
+    return names, replace(cfg.lora, **own, dropout=layer.dropout)
 
 
 def forget_after(folder: Path, epoch: int, evaluations: bool = False) -> None:
@@ -140,12 +131,10 @@ def forget_after(folder: Path, epoch: int, evaluations: bool = False) -> None:
     for name in ("metrics.jsonl", "episodes.jsonl"):
         path = folder / name
         if path.is_file():
-            kept = [(line, record) for line, record in read_lines(path) if record["epoch"] <= epoch]
-            evaluation_keys = {"eval", "eval_loss"} if evaluations else set()
-            text = "".join(
-                line for line, record in kept if record["epoch"] < epoch or not evaluation_keys & record.keys()
-            )
-            write_text(path, text)
+            removed = {"eval", "eval_loss"} if evaluations else set()
+            earlier = [(line, record) for line, record in read_lines(path) if record["epoch"] <= epoch]
+            lines = [line for line, record in earlier if record["epoch"] < epoch or not removed & record.keys()]
+            write_text(path, "".join(lines))
 
 
 def save_unsaved(state: TrainState, run: Path) -> None:

@@ -1,7 +1,6 @@
-"""Which epochs a run evaluates, saves and keeps, and whether it has finished.
+"""Which epochs a run saves and keeps, and whether it has finished: by epochs=, max_steps= or patience=.
 
-A run that plays asks `finished`, which counts in its state; `finished_on_disk` asks the same of a folder, which may
-also lack its last evaluation. Both end by epochs=, max_steps= or patience=. rl/run/history.py finds the best epoch.
+rl/run/history.py finds the best epoch.
 """
 
 from pathlib import Path
@@ -9,16 +8,10 @@ from pathlib import Path
 from rl import ranks
 from rl.config.fields import Config, Loop, Saving
 from rl.run.files import checkpoints, is_whole, read_json, remove
-from rl.run.history import best_epoch, best_saved, evaluations, gain_text, records, saved_epochs, score_text, settings
+from rl.run.history import best_epoch, best_saved, evaluations, records, saved_epochs, settings
 from rl.run.state import TrainState
 
 KEEP = 2  # newest whole checkpoints that stay without save_total_limit: if one is damaged, there is another
-
-
-def to_evaluate(state: TrainState, cfg: Config, run: Path) -> bool:
-    """Return whether the run evaluates at this epoch: before the first, after the last, and every cfg.eval_every."""
-    due = state.epoch == 0 or (cfg.eval_every and state.epoch % cfg.eval_every == 0)
-    return bool(due) or finished(state, cfg, run)
 
 
 def to_save(state: TrainState, cfg: Saving, stats: dict) -> bool:
@@ -27,14 +20,6 @@ def to_save(state: TrainState, cfg: Saving, stats: dict) -> bool:
         return state.epoch % cfg.save_every == 0
     before = state.step - stats["optimizer_steps"] - stats["skipped_steps"]
     return state.step // cfg.save_steps > before // cfg.save_steps
-
-
-def finished(state: TrainState, cfg: Config, run: Path) -> bool:
-    """Return whether all epochs or steps are taken, or patience= is exhausted. All ranks must call this."""
-    if all_steps_taken(cfg, state.epoch, state.step):
-        return True
-    # Only what the first rank reads counts: the others may not see its newest line yet.
-    return bool(cfg.patience and ranks.from_first(patience_exhausted(cfg, run)))
 
 
 def all_steps_taken(cfg: Loop, epoch: int, step: int) -> bool:
@@ -46,19 +31,6 @@ def patience_exhausted(cfg: Saving, run: Path) -> bool:
     """Return whether `patience` evaluations or more were made since the best one."""
     best, (_, scores) = best_epoch(run), evaluations(run)
     return bool(cfg.patience) and sum(epoch > best for epoch in scores) >= cfg.patience
-
-
-def last_line(state: TrainState, cfg: Config, run: Path) -> str:
-    """Return the line at a run's end: its last epoch, why it ends early, and its best epoch by evaluation."""
-    line = f"done: {run}/epoch_{state.epoch}, curves and episodes in {run}/report.html"
-    if not all_steps_taken(cfg, state.epoch, state.step):
-        many = "1 evaluation was" if cfg.patience == 1 else f"{cfg.patience} evaluations were"
-        line += f"; stopped early: {many} no better (patience=0 goes on)"
-    best, (kind, scores) = best_saved(run), evaluations(run)
-    if best is not None and len(scores) > 1:
-        line += f"; the best epoch by {kind} is epoch_{best}, {score_text(kind, scores[best])}"
-        line += gain_text(kind, scores, best)
-    return line
 
 
 @ranks.first_only

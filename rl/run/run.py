@@ -1,7 +1,7 @@
 """A run as train.py sees it: one object for its folder, its log, and what keeps it whole.
 
 The names here say what train.py needs; the modules beside this one say how: signals.py (what must not be cut short),
-watch.py (signs of nonsense), retention.py (what is evaluated, saved and kept), checkpoint.py and files.py.
+watch.py (signs of nonsense), retention.py (what is saved and kept), checkpoint.py and files.py.
 """
 
 import json
@@ -16,7 +16,7 @@ from models.memory import end_phase
 from rl import ranks
 from rl.config.fields import Config
 from rl.records import Batch, Episode
-from rl.run import phases, retention, signals, watch
+from rl.run import history, phases, retention, signals, watch
 from rl.run.checkpoint import base_name, save_checkpoint, save_epoch
 from rl.run.files import append, plain, write_text
 from rl.run.log import epoch_line
@@ -42,10 +42,6 @@ class Run:
     def metrics(self, *records: dict) -> None:
         """Append one line per record to metrics.jsonl."""
         append(self.folder / "metrics.jsonl", list(records))
-
-    def episodes(self, epoch: int, episodes: list[Episode]) -> None:
-        """Append one line per episode to episodes.jsonl."""
-        append(self.folder / "episodes.jsonl", [{"epoch": epoch, **plain(episode)} for episode in episodes])
 
     @contextmanager
     def phase(self, name: str) -> Iterator[dict]:
@@ -76,7 +72,8 @@ class Run:
 
     def evaluates(self, state: TrainState) -> bool:
         """Return whether the run evaluates at this epoch: before the first, after the last, every cfg.eval_every."""
-        return retention.to_evaluate(state, self.cfg, self.folder)
+        every = self.cfg.eval_every
+        return state.epoch == 0 or (every > 0 and state.epoch % every == 0) or self.finished(state)
 
     def lacks_evaluation(self, state: TrainState) -> bool:
         """Return whether this epoch is one to evaluate, and the log lacks its evaluation, as after an interruption."""
@@ -84,11 +81,22 @@ class Run:
 
     def finished(self, state: TrainState) -> bool:
         """Return whether all epochs or steps are taken, or patience= is exhausted. All ranks must call this."""
-        return retention.finished(state, self.cfg, self.folder)
+        if retention.all_steps_taken(self.cfg, state.epoch, state.step):
+            return True
+        # Only what the first rank reads counts: the others may not see its newest line yet.
+        return self.cfg.patience > 0 and ranks.from_first(retention.patience_exhausted(self.cfg, self.folder))
 
     def last_line(self, state: TrainState) -> str:
         """Return the line at a run's end: its last epoch, why it ends early, and its best epoch by evaluation."""
-        return retention.last_line(state, self.cfg, self.folder)
+        run, patience = self.folder, self.cfg.patience
+        line = f"done: {run}/epoch_{state.epoch}, curves and episodes in {run}/report.html"
+        if not retention.all_steps_taken(self.cfg, state.epoch, state.step):
+            many = "1 evaluation was" if patience == 1 else f"{patience} evaluations were"
+            line += f"; stopped early: {many} no better (patience=0 goes on)"
+        best, (kind, scores) = history.best_saved(run), history.evaluations(run)
+        if best is not None and len(scores) > 1:
+            line += f"; the best epoch by {kind} is epoch_{best}, {history.score_text(kind, scores, best)}"
+        return line
 
     # ---- an epoch ----
 
@@ -115,7 +123,8 @@ class Run:
         stats |= state.watch.ended(state, stats, cfg)
         self.metrics(stats)
         if not (cfg.data or cfg.rollouts):  # these have the episodes already
-            self.episodes(state.epoch, episodes)
+            lines = [{"epoch": state.epoch, **plain(episode)} for episode in episodes]
+            append(self.folder / "episodes.jsonl", lines)
         print(epoch_line(stats, cfg.epochs), flush=True)
         if self.evaluates(state) or retention.to_save(state, cfg, stats):
             save_epoch(state, self.folder, tokenizer, base_name(cfg.model), stats)

@@ -11,13 +11,12 @@ import lora
 from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from models.decoder import checkpoint_blocks
 from rl import data, ranks
-from rl.config import checks
 from rl.config.fields import Config, Lora
 from rl.config.model_checks import read_targets
 from rl.config.parse import describe_sources
 from rl.ppo import Critic
 from rl.ranks import launch
-from rl.run import digests, exits, full_finetuning, resume
+from rl.run import digests, full_finetuning, resume
 from rl.run.checkpoint import base_name, save_checkpoint
 from rl.run.files import new_folder
 from rl.run.folder import claim
@@ -37,8 +36,14 @@ def started(cfg: Config) -> Iterator[tuple[Run, Tokenizer, TrainState, data.Demo
     """
     with claim(cfg) as (cfg, folder):
         run, tokenizer, state, demos = start(cfg, folder)
-        with exits.saved(state, folder):
+        try:
             yield run, tokenizer, state, demos
+        except KeyboardInterrupt:  # Interrupted is one: other errors may have left the state half changed
+            resume.save_unsaved(state, folder)
+            raise
+        finally:
+            if state.ahead:
+                state.ahead.stop()
 
 
 def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
@@ -59,7 +64,9 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
         torch.manual_seed(cfg.seed)  # before the model, because its adapter and then the critic draw first weights
         keep_memory()
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, launch.reader(cfg))
-        checks.check_model(cfg, model)
+        if cfg.algo == "reinforce" and cfg.episodes * cfg.algorithm.epochs > cfg.batch_size:
+            single = "set batch_size=episodes for a single step per epoch"
+            print(f"reinforce: only the first optimizer step of an epoch is on-policy; {single}")
         if cfg.lora.r:
             cfg = replace(cfg, lora=adapt(model, cfg))
         else:
@@ -100,18 +107,21 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
 def adapt(model: CausalLM, cfg: Config) -> Lora:
     """Give the model the adapter that trains, print a line about it and return its settings."""
     if cfg.resume_from:
-        names, size, settings = copy_adapter(model, cfg)
+        names, settings = copy_adapter(model, cfg)
     else:
-        size, settings, targets = f"r={cfg.lora.r} alpha={cfg.lora.alpha:g}", cfg.lora, cfg.lora.targets
+        settings, targets = cfg.lora, cfg.lora.targets
         if targets != "all-linear":
             targets = read_targets(targets, model)
         names = lora.inject(model, settings.r, settings.alpha, settings.dropout, targets, settings.rslora)
+    adapters = [layer.adapters["default"] for _, layer in lora.lora_layers(model) if "default" in layer.adapters]
+    sizes = "/".join(f"{size:g}" for size in sorted({len(adapter.A) for adapter in adapters}))
+    alphas = "/".join(f"{alpha:g}" for alpha in sorted({adapter.alpha for adapter in adapters}))
     kinds = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     frozen = [p for name, p in model.named_parameters() if ".adapters." not in name]
     total = trainable + sum(p.numel() << (p.dtype == torch.uint8) for p in frozen)  # a byte has two codes of 4 bits
-    size += f"{' rslora' * settings.rslora} on {len(names)} layers ({kinds})"
-    print(f"lora on: {size}; {trainable:,} of {total:,} parameters train")
+    size = f"r={sizes} alpha={alphas}{' rslora' * settings.rslora}"
+    print(f"lora on: {size} on {len(names)} layers ({kinds}); {trainable:,} of {total:,} parameters train")
     for name in names if cfg.log == "debug" else ():
         print(f"  {name} <-> base_model.model.{name}.lora_A|B.weight")
     return settings

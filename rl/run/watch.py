@@ -8,21 +8,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from models import Tokenizer
 from models.tiny.shape import same_shape
 from models.weights import resolve
 from rl import ranks
-from rl.config.fields import Config, Experiment, Messages, Optim
+from rl.config.fields import Config, Messages, Optim
 from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
 from rl.run import health
 from rl.run.files import append, checkpoints, plain, read_lines
 
+if TYPE_CHECKING:  # for editors: a TrainState holds a Watch
+    from rl.run.state import TrainState
+
 NONFINITE = 5  # optimizer steps in a row without a finite gradient that end a run
-KEPT = ("epoch", "episodes", "reward_mean", "reward_std", "accuracy", "cut_by_length", "turns_mean", "invalid_actions")
-KEPT += ("tasks", "entropy", "approx_kl", "clip_fraction", "sampler_gap")
 WITHDRAWN = "no: sampling and training differed"  # how `exact` begins once an epoch has shown that the trial was wrong
 
 
@@ -38,21 +41,20 @@ class Nonsense(Refusal):
 class Watch:
     """The memory of the checks. A run resumed from a checkpoint reads it from its metrics."""
 
-    records: list[dict] = field(default_factory=list)  # of the epochs that are finished, with the keys KEPT
+    records: list[dict] = field(default_factory=list)  # of the epochs that are finished
     collecting: dict = field(default_factory=dict)  # the record of the epoch under way
-    found: dict[str, str] = field(default_factory=dict)  # name and sentence of its findings
+    findings: set[str] = field(default_factory=set)  # names of the checks that found something in it
     printed: set[str] = field(default_factory=set)  # names of the findings of the epoch before
     sums: dict[str, int] = field(default_factory=dict)  # checksums of the factors, until all have moved
     unmoved: str = "BA"  # factors that have not moved yet: in the first step with a gradient A has none, because B is 0
-    first: bool = True  # no epoch of this process has been collected
-    norms: list[float] = field(default_factory=list)  # of the gradient, in steps that should have moved the policy
+    zero_steps: int = 0  # steps in a row that should have moved the policy and whose gradient was 0
     nonfinite: int = 0  # steps in a row whose gradient was not finite
 
-    def begin(self, state: Any, tokenizer: Tokenizer, cfg: Config, folder: Path) -> None:
+    def begin(self, state: "TrainState", tokenizer: Tokenizer, cfg: Config, folder: Path) -> None:
         """Read what earlier epochs left. Check the tokenizer, the adapter, and that the warm-up ends within the run."""
         for _, record in read_lines(folder / "metrics.jsonl"):
             if "tasks" in record:
-                self.records.append({key: record[key] for key in KEPT if key in record})
+                self.records.append(record)
                 if str(record.get("exact")).startswith(WITHDRAWN):
                     state.exact = record["exact"]
         model, sentences = state.model, {}
@@ -67,16 +69,15 @@ class Watch:
             words = f"warmup_steps={cfg.warmup_steps} of {steps} optimizer steps"
             print(f"{words}: the learning rate does not reach lr={cfg.lr:g}", flush=True)
 
-    def collected(self, state: Any, episodes: list[Episode], stats: dict, cfg: Config) -> None:
+    def collected(self, state: "TrainState", episodes: list[Episode], stats: dict, cfg: Config) -> None:
         """Check the epoch's episodes. stats: their metrics."""
         turns = sum(len(episode.turns) for episode in episodes)
         invalid = sum(episode.invalid for episode in episodes) / max(turns, 1)
-        self.collecting = {"epoch": state.epoch + 1, **stats, "invalid_actions": invalid}
-        self.collecting["tasks"] = health.task_hashes(episodes)
+        tasks, first = health.task_hashes(episodes), not self.collecting
+        self.collecting = {"epoch": state.epoch + 1, **stats, "invalid_actions": invalid, "tasks": tasks}
         records, sentences = [*self.records, self.collecting], {}
-        if self.first and cfg.model != "tiny":
-            sentences["tokenizer"] = self._unlikely_prompts(state, episodes, cfg)
-        self.first = False
+        if first and not same_shape(resolve(cfg.model)):  # the embedded model has learned replies alone
+            sentences["tokenizer"] = health.unlikely_prompts(state.model, episodes)
         if not (cfg.data or cfg.rollouts or cfg.max_samples):
             repeated = health.repeated_tasks(records)
             sentences["tasks"] = repeated or health.equal_tasks(episodes)
@@ -91,12 +92,7 @@ class Watch:
             sentences["invalid_actions"] = health.invalid_actions(records)
         self.report(cfg, f"epoch {state.epoch + 1}", **sentences)
 
-    def _unlikely_prompts(self, state: Any, episodes: list[Episode], cfg: Experiment) -> str | None:
-        if same_shape(resolve(cfg.model)):
-            return None  # it has learned replies alone
-        return health.unlikely_prompts(state.model, episodes)
-
-    def stepped(self, state: Any, batch: Batch, step: dict, cfg: Config) -> None:
+    def stepped(self, state: "TrainState", batch: Batch, step: dict, cfg: Config) -> None:
         """Check an optimizer step on the batch; step: its metrics. Raise FloatingPointError if NONFINITE steps in a
         row had no finite gradient."""
         where, sentences = f"epoch {state.epoch + 1}, step {state.step}", {}
@@ -105,16 +101,16 @@ class Watch:
         self.nonfinite = self.nonfinite + 1 if step["skipped"] and step["within_target_kl"] else 0
         if self.nonfinite == NONFINITE:
             raise FloatingPointError(f"{where}: no gradient was finite, in {NONFINITE} optimizer steps in a row")
-        if health.should_learn(step, batch, cfg, state.epoch):
+        if health.should_learn(step, batch, cfg.algorithm, cfg, state.epoch):
             # a policy that has collapsed has no gradient either; `entropy` is about that
-            self.norms = [*self.norms, step["grad_norm"] if step.get("entropy", 1) > 1e-3 else 1.0]
-            self.norms = self.norms[-health.ZERO_STEPS :]
-            sentences["gradient"] = health.zero_gradients(self.norms)
+            is_zero = step["grad_norm"] == 0 and step.get("entropy", 1) > 1e-3
+            self.zero_steps = self.zero_steps + 1 if is_zero else 0
+            sentences["gradient"] = health.zero_gradients(self.zero_steps)
             if self.sums and step["grad_norm"]:
                 sentences["factors"] = self._moved(state, step["lr"], cfg)
         self.report(cfg, where, **sentences)
 
-    def _moved(self, state: Any, lr: float, cfg: Optim) -> str | None:
+    def _moved(self, state: "TrainState", lr: float, cfg: Optim) -> str | None:
         """Check the factor that must have moved in this step: B in the first, A in the second.
 
         A's gradient is a product with B, which has hardly moved in plain gradient descent or at a tiny lr.
@@ -125,11 +121,11 @@ class Watch:
         self.sums = self.sums if self.unmoved else {}
         return sentence
 
-    def ended(self, state: Any, stats: dict, cfg: Config) -> dict:
+    def ended(self, state: "TrainState", stats: dict, cfg: Config) -> dict:
         """Check the metrics of the epoch that has ended. Return the metrics that the checks add."""
-        record = {key: value for key, value in {**self.collecting, **stats}.items() if key in KEPT}
+        record = {**self.collecting, **stats}
         self.records.append(record)
-        gap, claimed, withdrawn = stats.get("sampler_gap"), state.exact, {}
+        gap, claimed = stats.get("sampler_gap"), state.exact
         self.report(
             cfg,
             f"epoch {state.epoch}",
@@ -137,12 +133,11 @@ class Watch:
             entropy=health.entropy(self.records, state.model.config.vocab_size),
             ratio=health.ratio(self.records),
         )
+        added = {name: record[name] for name in ("tasks", "invalid_actions")} | {"warnings": sorted(self.findings)}
+        self.printed, self.findings = self.findings, set()
         if gap and claimed == "yes":  # the trial's claim does not hold: withdraw it
-            state.exact = f"{WITHDRAWN} by {gap:.1e} nats in epoch {state.epoch}"
-            withdrawn = {"exact": state.exact}
-        names, self.printed, self.found = sorted(self.found), set(self.found), {}
-        checked = {"tasks": record["tasks"], "invalid_actions": record["invalid_actions"], "warnings": names}
-        return checked | withdrawn
+            state.exact = added["exact"] = f"{WITHDRAWN} by {gap:.1e} nats in epoch {state.epoch}"
+        return added
 
     def report(self, cfg: Messages, where: str, **sentences: str | None) -> None:
         """Print and remember what was found. Raise Nonsense for it with strict=true."""
@@ -151,18 +146,18 @@ class Watch:
                 continue
             if cfg.strict:
                 raise Nonsense(name, f"{where}: {sentence}")
-            if name not in self.printed | self.found.keys():
+            if name not in self.printed | self.findings:
                 print(f"warning: {where}: {sentence}", flush=True)
-            self.found[name] = sentence
+            self.findings.add(name)
 
 
-def factors(state: Any) -> dict[str, Any]:
+def factors(state: "TrainState") -> dict[str, Tensor]:
     """Return the factors that train, by name."""
     return {name: p for name, p in state.trainable().items() if name.endswith((".A", ".B"))}
 
 
 @contextmanager
-def replayable(state: Any, folder: Path, episodes: list[Episode], cfg: Config) -> Iterator[None]:
+def replayable(state: "TrainState", folder: Path, episodes: list[Episode], cfg: Config) -> Iterator[None]:
     """If the block ends because no gradient was finite, save the episodes and add how to repeat the update.
 
     The file has the episodes of every epoch since the newest checkpoint, the one under way included.

@@ -158,6 +158,12 @@ def test_turns_cut_by_max_len_are_counted(tokenizer, tmp_path):
     assert found.train[1].turns[0].stop_reason == "context" and found.train[0].turns[0].stop_reason == "stop"
 
 
+def test_a_file_of_which_most_rows_are_left_out_is_refused(tokenizer, tmp_path):
+    long = {"prompt": "p " * 60, "answer": "a"}
+    with pytest.raises(ValueError, match="3 of 4 conversations have nothing to learn within max_len=40"):
+        loaded(tokenizer, written(tmp_path, PAIR, long, long, long), "max_len=40")
+
+
 def test_held_out_loss_is_the_mean_over_tokens(tokenizer, tmp_path):
     model, cfg = load_model("tiny"), parse(["algo=sft", "micro_tokens=16", "temperature=0.5"])
     episodes = loaded(tokenizer, written(tmp_path, PAIR, CHAT)).train

@@ -12,6 +12,7 @@ from rl.config.parse import parse
 from rl.run import history, retention
 from rl.run.checkpoint import save_checkpoint
 from rl.run.files import append, checkpoints
+from rl.run.run import Run
 
 SMALL = ["episodes=8", "batch_size=4", "textcraft.max_turns=1", "max_new_tokens=4", "threads=1", "ranks=1", "lora.r=4"]
 
@@ -81,7 +82,7 @@ def test_all_epochs_stay_without_a_limit(tmp_path):
 def test_last_line_counts_the_evaluations_of_patience(patience, words, tmp_path):
     state = make_state(critic=False)
     cfg = SimpleNamespace(patience=patience, epochs=9, max_steps=0)
-    assert f"; stopped early: {words} no better (patience=0 goes on)" in retention.last_line(state, cfg, tmp_path)
+    assert f"; stopped early: {words} no better (patience=0 goes on)" in Run(tmp_path, cfg).last_line(state)
 
 
 @pytest.mark.all_only
@@ -111,7 +112,7 @@ def test_last_line_says_when_training_gained_nothing(tmp_path):
         ]
         (tmp_path / "metrics.jsonl").write_text("\n".join(evals) + "\n")
         (tmp_path / "epoch_2").mkdir(exist_ok=True)
-        line = retention.last_line(state, cfg, tmp_path)
+        line = Run(tmp_path, cfg).last_line(state)
         assert "the best epoch by success is epoch_2" in line
         assert ("before training it was no worse, 50.0%" in line) != gained
 
