@@ -163,14 +163,16 @@ def aggregate(
     raise Refusal(f"aggregation {kind!r} is not one of token, sequence, episode, constant")
 
 
-def learning_rate_factor(step: int, total: int, kind: str, warmup: int, min_ratio: float) -> float:
-    """Return the factor on the learning rate in optimizer step `step` of `total` (from 0).
+def learning_rate_factor(step: int, steps: tuple[int, int], kind: str, warmup: int, min_ratio: float) -> float:
+    """Return the factor on the learning rate in optimizer step `step` (from 0).
 
-    Linear warm-up over `warmup` steps, then constant, or linear or cosine decay to min_ratio at the last step.
+    Linear warm-up over `warmup` steps, then constant, or linear or cosine decay to min_ratio.
+    steps: the first step of the decay, and the one after its last.
     """
     if step < warmup:
         return (step + 1) / warmup
-    progress = min(1.0, (step - warmup) / max(1, total - 1 - warmup))
+    first, last = max(steps[0], warmup), steps[1] - 1
+    progress = min(1.0, max(0.0, (step - first) / max(1, last - first)))
     if kind == "constant":
         return 1.0
     if kind == "linear":

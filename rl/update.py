@@ -102,7 +102,7 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
     if state.critic is not None and state.epoch < algo_cfg.critic_warmup:
         for p in state.optimizer.param_groups[0]["params"]:
             p.grad = None  # the optimizer skips the policy
-    factor = learning_rate_factor(state.step, cfg.total_steps, cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
+    factor = learning_rate_factor(state.step, cfg.schedule_steps, cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
     norms = []
     for group in state.optimizer.param_groups:  # policy and critic apart: one's gradient must not scale the other's
         group["lr"] = group["base_lr"] * factor

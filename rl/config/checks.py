@@ -63,6 +63,15 @@ def check(cfg: Config) -> None:
         raise ArgumentError(f"out={cfg.out}: only {{algo}}, {{env}}, {{seed}} and {{timestamp}} are filled in")
 
 
+def check_schedule(cfg: Config) -> None:
+    """Raise ArgumentError for schedule_epochs= that names no span of epochs, or without a schedule."""
+    span = re.fullmatch(r"(\d{1,9})-(\d{1,9})", cfg.schedule_epochs)
+    if not span or not int(span[1]) < int(span[2]):
+        raise ArgumentError(f"schedule_epochs={cfg.schedule_epochs}: FROM-TO, such as 0-{cfg.epochs}")
+    if cfg.schedule == "constant":
+        raise ArgumentError(f"schedule_epochs={cfg.schedule_epochs} does nothing with schedule=constant")
+
+
 def check_training(cfg: Config) -> None:
     """Raise ArgumentError for values that do not go together in training."""
     algo = cfg.algorithm
@@ -86,6 +95,8 @@ def check_training(cfg: Config) -> None:
         check_ahead(cfg)
     if cfg.dtype == "float16":
         raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
+    if cfg.schedule_epochs:
+        check_schedule(cfg)
     if algo.critic and algo.critic_warmup >= cfg.epochs:
         raise ArgumentError(f"{cfg.algo}.critic_warmup={algo.critic_warmup} leaves the policy no epoch of {cfg.epochs}")
     if cfg.episodes % algo.group_size:

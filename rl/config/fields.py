@@ -74,6 +74,7 @@ class Optim:
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate
     warmup_steps: NotNegative[int] = 0  # optimizer steps over which the learning rate rises from 0
     min_lr_ratio: NotNegative[float] = 0.1  # share of lr at which linear and cosine schedules end
+    schedule_epochs: str = ""  # FROM-TO: the schedule starts after epoch FROM and ends with epoch TO; empty: all epochs
     weight_decay: NotNegative[float] = 0.0  # decoupled in adamw, added to the gradient in the others
     clip_norm: Positive[float] = 1.0  # gradients are scaled down to this norm
     micro_tokens: Positive[int] = 8192  # tokens in one forward and backward; changes the gradient by rounding alone
@@ -229,8 +230,21 @@ class Config(Messages, Machine, Saving, Evaluation, Server, Sampling, Optim, Loo
     @property
     def total_steps(self) -> int:
         """The optimizer steps of the whole run, those that target_kl or dropped groups will save included."""
-        total = self.epochs * self.algorithm.epochs * -(-self.episodes // self.batch_size)
+        total = self.epochs * self.epoch_steps
         return min(total, self.max_steps or total)
+
+    @property
+    def epoch_steps(self) -> int:
+        """The optimizer steps of an epoch, with the same ones included."""
+        return self.algorithm.epochs * -(-self.episodes // self.batch_size)
+
+    @property
+    def schedule_steps(self) -> tuple[int, int]:
+        """The first optimizer step of the learning rate's schedule, and the first one after it."""
+        if not self.schedule_epochs:
+            return 0, self.total_steps
+        first, end = map(int, self.schedule_epochs.split("-"))
+        return first * self.epoch_steps, end * self.epoch_steps
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as config.json has them: the keys, then a table of each group by its name."""

@@ -14,6 +14,7 @@ from models.weights import resolve
 from rl import ranks
 from rl.config.fields import Config, Lora
 from rl.config.refusals import Refusal
+from rl.core import learning_rate_factor
 from rl.ranks.saving import Pieces
 from rl.run import bases, digests, full_finetuning, history, retention
 from rl.run.checkpoint import save_checkpoint
@@ -43,6 +44,7 @@ def go_on(state: TrainState, checkpoint: Path, cfg: Config) -> None:
     digests.check(cfg, run)
     load_checkpoint(state, checkpoint)
     state.resumed_from = state.epoch
+    print(schedule_change(state, cfg, read_json(run / "config.json").get("epochs")), end="")
     if ranks.is_first():
         forget_after(run, state.epoch)
         if state.epoch and state.epoch not in {record["epoch"] for record in history.records(run)}:
@@ -53,6 +55,26 @@ def go_on(state: TrainState, checkpoint: Path, cfg: Config) -> None:
         remove_leftovers(run)
     ranks.wait()  # the others read these files
     print(f"resumed from {checkpoint}")
+
+
+def schedule_change(state: TrainState, cfg: Config, epochs_before: object) -> str:
+    """Return a line about the learning rate if the run goes on over other epochs than its schedule was made for, else
+    nothing: a decay over more epochs begins again near its start."""
+    same = cfg.schedule == "constant" or cfg.schedule_epochs or epochs_before == cfg.epochs
+    if same or not state.step or not isinstance(epochs_before, int):
+        return ""
+    before, after = (
+        cfg.lr * learning_rate_factor(step, steps, cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
+        for step, steps in (
+            (state.step - 1, replace(cfg, epochs=epochs_before).schedule_steps),
+            (state.step, cfg.schedule_steps),
+        )
+    )
+    return (
+        f"schedule={cfg.schedule} now ends with epoch {cfg.epochs}, not {epochs_before}: the learning rate was "
+        f"{before:.2g} and goes on with {after:.2g}; schedule_epochs=0-{epochs_before} keeps the old end, "
+        f"schedule_epochs={state.epoch}-{cfg.epochs} decays anew from lr=\n"
+    )
 
 
 def load_checkpoint(state: TrainState, folder: Path) -> None:

@@ -322,7 +322,7 @@ def test_unknown_names_are_refused(kind):
     with pytest.raises(ValueError, match="is not one of token, sequence, episode, constant"):
         core.aggregate(f64(0.0), torch.tensor([0]), kind, 1, 1, 1)
     with pytest.raises(ValueError, match="is not one of constant, linear, cosine"):
-        core.learning_rate_factor(0, 1, kind, 0, 0.1)
+        core.learning_rate_factor(0, (0, 1), kind, 0, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -350,9 +350,13 @@ def test_aggregate(kind, total):
     ],
 )
 def test_learning_rate_factor(kind, warmup, factors):
-    found = [core.learning_rate_factor(step, len(factors), kind, warmup, 0.2) for step in range(len(factors))]
+    steps = (0, len(factors))
+    found = [core.learning_rate_factor(step, steps, kind, warmup, 0.2) for step in range(len(factors))]
     assert found == pytest.approx(factors, abs=1e-12)
-    past = core.learning_rate_factor(99, len(factors), kind, warmup, 0.2)
+    later = [core.learning_rate_factor(step + 7, (7, 7 + len(factors)), kind, 0, 0.2) for step in range(len(factors))]
+    assert warmup or later == pytest.approx(factors, abs=1e-12)  # a decay may begin after some steps
+    assert core.learning_rate_factor(3, (7, 9), kind, 0, 0.2) == 1.0
+    past = core.learning_rate_factor(99, steps, kind, warmup, 0.2)
     assert past == pytest.approx(factors[-1])  # a resumed or longer run stays at the end
 
 

@@ -1,0 +1,64 @@
+"""A run that goes on with more epochs says what its learning rate does, and can keep the old end or decay anew."""
+
+import json
+
+import pytest
+from conftest import run_program
+
+from rl.config.arguments import ArgumentError
+from rl.config.checks import check_schedule
+from rl.config.parse import parse
+
+WORDS = ["algo=sft", "episodes=4", "batch_size=2", "eval_episodes=0", "ranks=1", "lr=1e-3", "save_every=1"]
+
+
+def rates(run) -> list[float]:
+    """Return the mean learning rate of each epoch."""
+    lines = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    return [line["lr"] for line in lines if "lr" in line]
+
+
+def resumed(run, *words: str) -> str:
+    status, out, err = run_program("train.py", f"resume={run}", *words)
+    assert status == 0, err
+    return out
+
+
+@pytest.fixture
+def run(tmp_path):
+    status, _, err = run_program("train.py", *WORDS, "schedule=linear", "epochs=2", f"out={tmp_path / 'run'}")
+    assert status == 0, err
+    return tmp_path / "run"
+
+
+def test_more_epochs_under_a_decaying_schedule_are_said(run):
+    out = resumed(run, "epochs=4")
+    assert "schedule=linear now ends with epoch 4, not 2: the learning rate was 0.0001 and goes on with" in out
+    assert "schedule_epochs=0-2 keeps the old end, schedule_epochs=2-4 decays anew" in out
+    assert rates(run)[2] > 1.5 * rates(run)[1]  # what the line warns of
+
+
+def test_the_old_end_can_be_kept(run):
+    assert "now ends with" not in resumed(run, "epochs=4", "schedule_epochs=0-2")
+    assert rates(run)[2:] == pytest.approx([1e-4] * 2)
+
+
+def test_the_rate_can_decay_anew(run):
+    assert "now ends with" not in resumed(run, "epochs=4", "schedule_epochs=2-4", "lr=5e-4")
+    assert rates(run)[2:] == pytest.approx([5e-4 * 0.85, 5e-4 * 0.25])  # of 1, 0.7, 0.4, 0.1
+
+
+def test_a_constant_rate_says_nothing(tmp_path):
+    assert run_program("train.py", *WORDS, "schedule=constant", "epochs=1", f"out={tmp_path / 'run'}")[0] == 0
+    assert "now ends with" not in resumed(tmp_path / "run", "epochs=2")
+
+
+@pytest.mark.parametrize("span", ["4", "4-", "4-4", "5-4", "a-b", "-1-4", "0-99999999999"])
+def test_a_span_that_is_none_is_refused(span):
+    with pytest.raises(ArgumentError, match=r"schedule_epochs=.*: FROM-TO"):
+        check_schedule(parse(["schedule=cosine"]).__class__(schedule="cosine", schedule_epochs=span))
+
+
+def test_a_span_without_a_schedule_is_refused():
+    status, _, err = run_program("train.py", "schedule=constant", "schedule_epochs=0-4")
+    assert status == 2 and "does nothing with schedule=constant" in err
