@@ -23,7 +23,7 @@ from torch import nn
 
 from lora.layer import LoRALinear, inject, lora_layers
 from lora.refusal import Refusal
-from lora.targets import Patterns, common_size, matching, part_starts, sizes_by_pattern
+from lora.targets import Patterns, as_int, common_size, matching, part_starts, sizes_by_pattern
 
 PREFIX = "base_model.model."
 MOST_RANK = 4096  # of an adapter
@@ -68,7 +68,7 @@ def save_adapter(model: nn.Module, folder: Path, base_model: str | None = None, 
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
         "r": r,
-        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
+        "lora_alpha": as_int(alpha),
         "lora_dropout": next(iter(layers.values())).dropout,
         "target_modules": sorted(targets),
         "bias": "none",

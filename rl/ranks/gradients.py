@@ -49,8 +49,10 @@ class StepSum(Generic[T]):
         self.results: list = []
         self.nodes: list[Node] = []
         world = ranks.here.world
-        one_gpu = world == 1 and any(p.is_cuda for p in parameters)
-        self.in_place = adds_in_place(sum(4 * p.numel() for p in parameters), one_gpu)
+        one_gpu = world == 1 and any(p.is_cuda for p in parameters)  # which promises no bits in any case
+        # Large gradients are added as they come, and those of the ranks by an all-reduce: that needs no copies, but the
+        # rounding depends on the number of ranks.
+        self.in_place = one_gpu or sum(4 * p.numel() for p in parameters) > LARGE
         parts = world if self.in_place else max(SHARES, 1 << (world - 1).bit_length())
         # The parts of each rank, each with the numbers of its pieces.
         self.parts = [
@@ -120,14 +122,6 @@ def _with_other_ranks(step: StepSum[T], pace: Pace) -> Iterator[StepSum[T]]:
     step.results = [result for results in of_ranks for result in results]
     if step.parameters:
         step.nodes = (reduced if step.in_place else exchanged)(step.nodes, step.parameters)
-
-
-def adds_in_place(size: int, one_gpu: bool) -> bool:
-    """Return whether gradients of so many bytes are added as they come, and those of the ranks by an all-reduce.
-
-    That needs no copies, but numbers of ranks differ by rounding. One GPU promises no bits in any case.
-    """
-    return size > LARGE or one_gpu
 
 
 @contextmanager
