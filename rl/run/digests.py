@@ -89,9 +89,25 @@ def check(cfg: Config, run: Path) -> None:
     for word in inputs_before.keys() & inputs_now.keys():  # an option with another value is another setting
         if inputs_before[word] != inputs_now[word]:
             raise Refusal(f"resume={run}: {word} has changed since the run began; it must stay as it was")
+    check_moved(cfg, run, tasks, now["tasks"])
     if torch_before != now["torch"]:
         print(f"torch is {now['torch']}, and was {torch_before} when the run began: numbers may differ")
     changed = sorted(name for name in files.keys() | now["code"].keys() if files.get(name) != now["code"].get(name))
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
         print(f"code has changed since the run began: {one_line(', '.join(changed[:4]))}{more}")
+
+
+def check_moved(cfg: Config, run: Path, before: dict[str, str], now: dict[str, str]) -> None:
+    """Print which files of tasks are others than before. Raise ValueError for one that is played in its order: the
+    run's place in the earlier file says nothing about another one."""
+    values_before = dict(word.partition("=")[::2] for word in before)  # option: value
+    for word, digest_now in now.items():
+        option, _, value = word.partition("=")
+        earlier = values_before.get(option, value)
+        if earlier == value or before[f"{option}={earlier}"] == digest_now:
+            continue
+        if cfg.order == "sequential":
+            place = f"order=sequential goes on at a place in {earlier}, which {value} does not have"
+            raise Refusal(f"resume={run}: {word} is another file: {place}; resume_from={run} begins with its first row")
+        print(f"{word} is another file than {earlier}, with which the run began")

@@ -1,6 +1,7 @@
 """A run that goes on with more epochs says what its learning rate does, and can keep the old end or decay anew."""
 
 import json
+import shutil
 
 import pytest
 from conftest import run_program
@@ -62,3 +63,22 @@ def test_a_span_that_is_none_is_refused(span):
 def test_a_span_without_a_schedule_is_refused():
     status, _, err = run_program("train.py", "schedule=constant", "schedule_epochs=0-4")
     assert status == 2 and "does nothing with schedule=constant" in err
+
+
+@pytest.mark.parametrize("order", ["sequential", "random"])
+def test_another_file_of_questions_is_refused_or_said(order, tmp_path):
+    """order=sequential goes on at a place in the file, which another file does not have."""
+    for name in "ab":
+        rows = (json.dumps({"question": f"{name}{i}", "answer": "1"}) for i in range(60))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    words = ["algo=reinforce", "env=qa", f"qa.data={tmp_path / 'a.jsonl'}", "episodes=2", "batch_size=2", "epochs=1"]
+    words += ["max_new_tokens=2", "eval_episodes=0", "ranks=1", f"order={order}", "strict=false"]
+    assert run_program("train.py", *words, f"out={tmp_path / 'run'}")[0] == 0
+    moved = shutil.copy(tmp_path / "a.jsonl", tmp_path / "c.jsonl")
+    more = (f"resume={tmp_path / 'run'}", "epochs=2")
+    status, out, err = run_program("train.py", *more, f"qa.data={tmp_path / 'b.jsonl'}")
+    if order == "sequential":
+        assert status and "is another file: order=sequential goes on at a place in" in err
+        assert run_program("train.py", *more, f"qa.data={moved}")[0] == 0  # the same file under another name
+    else:
+        assert status == 0 and "b.jsonl is another file than" in out
