@@ -16,14 +16,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
-from benchmarks import common, gpu_parts
+from benchmarks import common, gpu_parts, sides
 from benchmarks.common import Row
-from benchmarks.gpu_sizes import SIZES, Given, by_memory, named
+from benchmarks.gpu_sizes import SIZES, Given, by_memory
 from rl.config.arguments import Positive
 
 
@@ -33,8 +33,8 @@ class Options(common.Options):
     warmup: Positive[int] = 1  # repeats before those
     only: str = ""  # parts whose name starts so
     size: Literal["auto", *SIZES] = "auto"  # set of sizes; auto: by the device's memory
-    large: str = ""  # shape of the large model, a key of sides.SHAPES; empty: the set's
-    small: str = ""  # shape of the small model; empty: the set's
+    large: Literal["", *sides.SHAPES] = ""  # shape of the large model; empty: the set's
+    small: Literal["", *sides.SHAPES] = ""  # shape of the small model; empty: the set's
     device: Literal["cuda", "cpu"] = "cuda"  # where to measure
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"  # of the weights
     seconds: Positive[int] = 540  # of all parts together
@@ -114,10 +114,8 @@ def main(options: Options) -> None:
     if options.size == "auto":
         memory = torch.cuda.get_device_properties(0).total_memory if options.device == "cuda" else 0
         options.size = by_memory(memory / 2**30)
-    try:
-        scale = named(options.size, options.large, options.small)
-    except ValueError as error:
-        sys.exit(f"benchmarks.gpu: {error}")
+    scale = SIZES[options.size][1]
+    scale = replace(scale, large=options.large or scale.large, small=options.small or scale.small)
     parts = {name: gpu_parts.PARTS[name] for name in common.chosen(gpu_parts.PARTS, options.only)}
     common.hint(common.absent("transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy"), "bench-gpu")
     about = about_device(options)

@@ -6,9 +6,11 @@ from random import Random
 
 import torch
 import torch.nn.functional as F
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 import lora
-from benchmarks import common, kernels, sides
+from benchmarks import common, sides
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
@@ -64,6 +66,31 @@ def decode_limit(model, rows: int, context: float, device: str) -> float:
     return max(weights / bandwidth(device), products) + rows * context * bytes_per_token(model) / bandwidth(device)
 
 
+# ---- kernels ----
+
+
+def ran(work: Callable[[], object]) -> list[float]:
+    """Run the work and return the seconds of everything that ran on the GPU: kernels, copies and fills, those of a
+    replayed graph too."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        work()
+        torch.cuda.synchronize()
+    on_device = [e for e in profiler.events() if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
+    return [(e.time_range.end - e.time_range.start) / 1e6 for e in on_device]
+
+
+def profiled(work: Callable[[], object], device: str, times: int = 1) -> str:
+    """Run the work and return the kernels and their time in one of its `times` equal pieces, as a line; on a CPU "". If
+    profiling fails, the line says why."""
+    if device == "cpu":
+        return ""
+    try:
+        seconds = ran(work)
+    except Exception as error:  # the times were measured before, and must not be lost
+        return f"not profiled: {common.one_line(error)}"
+    return f"{len(seconds) / times:.0f} kernels, {1e3 * sum(seconds) / times:.3g} ms on the device"
+
+
 # ---- decode ----
 
 TARGETS = {("7b", 64, 1024): 0.80, ("0.5b", 256, 1024): 0.50}  # (shape, rows, context): share of the limit
@@ -111,7 +138,7 @@ def step_row(name: str, model, rows: int, context: int, target: float | None, gi
 
         run(CHUNK)  # computes the prompt, and captures the step
         row = common.timed(name, {"ours": repeat}, options, given.device, scale.patience, speedup=True, tokens=rows)
-        row.check = kernels.profiled(partial(repeat, CHUNK), given.device, CHUNK)
+        row.check = profiled(partial(repeat, CHUNK), given.device, CHUNK)
         middle = start + scale.new * (options.warmup + len(row.values["ours"]) / 2)
         row.values = {"ours": [seconds / scale.new for seconds in row.values["ours"]]}
         row.values["limit"] = [decode_limit(model, rows, middle, given.device)]
@@ -139,7 +166,7 @@ def prefill(shape: str, given: Given) -> Iterator[Row]:
         row = common.timed(name, {"ours": work}, given.options, given.device, speedup=True, tokens=tokens)
         limit = 2 * layers * tokens / product_rate(given.device, given.dtype)
         limit = max(limit, 2 * layers / bandwidth(given.device)) + decode_limit(model, 1, tokens, given.device)
-        row.values["limit"], row.check = [limit], kernels.profiled(work, given.device)
+        row.values["limit"], row.check = [limit], profiled(work, given.device)
         yield row
 
 
@@ -231,7 +258,7 @@ def training_row(name: str, model, given: Given) -> Row:
     if row.values:
         operations = 4 * (count * tokens * layer_weights(model) + len(grad_N) * model.lm_head.weight.numel())
         row.values["limit"] = [operations / product_rate(given.device, given.dtype)]
-        row.check = f"peak {common.peak_gib(given.device):.2f} GiB; {kernels.profiled(work, given.device)}"
+        row.check = f"peak {common.peak_gib(given.device):.2f} GiB; {profiled(work, given.device)}"
     return row
 
 

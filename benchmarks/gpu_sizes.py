@@ -102,18 +102,6 @@ def by_memory(gibibytes: float) -> str:
     return next(name for name, (least, _) in SIZES.items() if gibibytes >= least)
 
 
-def named(size: str, large: str = "", small: str = "") -> Scale:
-    """Return a set of sizes, with other shapes for its models if given. Raise ValueError for an unknown name.
-
-    Targets are those of the shapes that they were stated for.
-    """
-    for key, word in (("large", large), ("small", small)):
-        if word and word not in sides.SHAPES:
-            raise ValueError(f"{key}={word}: not one of {', '.join(sides.SHAPES)}")
-    scale = SIZES[size][1]
-    return replace(scale, large=large or scale.large, small=small or scale.small)
-
-
 @dataclass(frozen=True)
 class Given:
     """Everything that a part needs."""

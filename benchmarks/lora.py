@@ -10,6 +10,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Literal
 
 import torch
 
@@ -26,11 +27,11 @@ from rl.records import Episode, Turn
 
 @dataclass
 class Options(common.Options):
-    shape: str = "0.5b"  # of the layers: small | quarter | 0.5b | 7b
+    shape: Literal[*sides.SHAPES] = "0.5b"  # of the layers
     layers: Positive[int] = 4  # of them
     tokens: Positive[int] = 512  # one sequence
     dtypes: str = "float32,bfloat16"  # by comma
-    group_shape: str = "quarter"  # of a whole model that trains on a group; then the layers above do
+    group_shape: Literal[*sides.SHAPES] = "quarter"  # of a whole model that trains on a group; then the layers above do
     prompt: Positive[int] = 512  # tokens that the group shares
     completion: Positive[int] = 512  # tokens of each sample
     group: Positive[int] = 8  # samples
@@ -201,9 +202,6 @@ def group_parts(
 
 
 def main(options: Options) -> None:
-    for key in ("shape", "group_shape"):
-        if getattr(options, key) not in sides.SHAPES:
-            sys.exit(f"{key}={getattr(options, key)}: not one of {', '.join(sides.SHAPES)}")
     dtypes = common.dtypes_of(options.dtypes)
     torch.set_num_threads(options.threads)
     raw, made = sides.layers_of(options.shape, options.layers), {}

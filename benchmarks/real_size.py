@@ -6,16 +6,18 @@ replies have max_new_tokens on both sides. Each side runs alone in a process; a 
 """
 
 import json
-import subprocess
+import multiprocessing
 import sys
 import tempfile
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from unittest.mock import patch
 
 import torch
@@ -36,8 +38,8 @@ from rl.tasks import Task, make_env, make_tasks
 @dataclass
 class Options(common.Options):
     repeats: Positive[int] = 1  # runs of each side, in turn
-    shape: str = "0.5b"  # a key of sides.SHAPES
-    dtype: str = "bfloat16"  # of the weights; adapters are float32
+    shape: Literal[*sides.SHAPES] = "0.5b"  # of a model with random weights
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"  # of the weights; adapters are float32
     episodes: Positive[int] = 8  # of the epoch, all in one optimizer step
     group: Positive[int] = 4  # episodes of the same task
     turns: Positive[int] = 3  # of an episode
@@ -45,8 +47,6 @@ class Options(common.Options):
     eval_episodes: NotNegative[int] = 4  # of each evaluation: sampled and greedy, before and after the epoch
     quant: str = ""  # ours: quantise the base, as train.py's quant=
     checkpoint: str = ""  # ours: as train.py's checkpoint=
-    side: str = ""  # ours | trl: run that side on the checkpoint `model` and print its phases as JSON
-    model: str = ""  # a checkpoint's folder; empty: one with random weights is made for this run
 
 
 @dataclass
@@ -198,26 +198,19 @@ def run_ours(options: Options, model_folder: str, work: Path) -> dict[str, Phase
     return phases_of(work / "run")
 
 
-def run_side(options: Options) -> None:
-    """Run a side in this process and print its phases as a line of JSON."""
+def run_side(options: Options, side: str, model_folder: str) -> dict[str, Phase]:
+    """Run a side in this process, whose stdout is stderr meanwhile."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        with patch.object(rl.rollout.reward, "turn_reward", even_ids):
-            found = {"ours": run_ours, "trl": run_trl}[options.side](options, options.model, work)
-    print(json.dumps({name: asdict(phase) for name, phase in found.items()}))
+    run, evenly = {"ours": run_ours, "trl": run_trl}[side], patch.object(rl.rollout.reward, "turn_reward", even_ids)
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr), evenly:
+        return run(options, model_folder, Path(folder))
 
 
-def measured(options: Options, side: str, model: str) -> dict[str, Phase]:
+def measured(options: Options, side: str, model_folder: str) -> dict[str, Phase]:
     """Run a side in a process of its own; return its phases."""
-    words = {f.name: getattr(options, f.name) for f in fields(options)} | {"side": side, "model": model, "out": ""}
-    command = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in words.items()]
-    command = [sys.executable, "-m", "benchmarks.real_size", *(word for word in command if not word.endswith("="))]
-    result = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if result.returncode:
-        raise RuntimeError(f"the process of {side} ended with status {result.returncode}; its lines are above")
-    return {name: Phase(**phase) for name, phase in json.loads(result.stdout.splitlines()[-1]).items()}
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(run_side, options, side, model_folder).result()
 
 
 def rows_of(runs: dict[str, list[dict[str, Phase]]]) -> list[Row]:
@@ -251,19 +244,12 @@ NOTES = [
 
 
 def main(options: Options) -> None:
-    if options.shape not in sides.SHAPES:
-        sys.exit(f"shape={options.shape}: not one of {', '.join(sides.SHAPES)}")
-    common.dtypes_of(options.dtype)
-    if options.side:
-        return run_side(options)
     missing = common.absent(*sides.TRAINER)
     common.hint(missing)
     wanted = common.chosen(["ours", *([] if missing else ["trl"])], options.only)
     with tempfile.TemporaryDirectory() as folder:
-        model = options.model
-        if not model:
-            model = f"{folder}/base"
-            sides.write_base(options.shape, getattr(torch, options.dtype), model)
+        model = f"{folder}/base"
+        sides.write_base(options.shape, getattr(torch, options.dtype), model)
         runs: dict[str, list] = {side: [] for side in wanted}
         for _ in range(options.repeats):
             for side in wanted:

@@ -136,13 +136,19 @@ def our_model(base: Path, adapter: Path, dtype=torch.float32, device: str = "cpu
     return model, load_tokenizer(str(base))
 
 
-def peer_base(base: str | Path, dtype: torch.dtype, device: str = "cpu"):
-    """Return (transformers' model, its tokenizer)."""
+def quiet_transformers():
+    """Return the module, which prints and warns no more."""
     import transformers
 
     warnings.filterwarnings("ignore", category=FutureWarning)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def peer_base(base: str | Path, dtype: torch.dtype, device: str = "cpu"):
+    """Return (transformers' model, its tokenizer)."""
+    transformers = quiet_transformers()
     # reads tokenizer.json: for Qwen2 AutoTokenizer builds its own instead
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(base, padding_side="left")
     return transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype).to(device), tokenizer
@@ -226,8 +232,7 @@ def twin(model: CausalLM, raw: dict, wide_adapter: bool = True):
 
     wide_adapter: A and B are float32, which is ours and peft's default.
     """
-    import transformers
-
+    transformers = quiet_transformers()
     weight = model.lm_head.weight
     config = transformers.AutoConfig.for_model(**{k: v for k, v in raw.items() if k != "architectures"})
     with torch.device(weight.device):

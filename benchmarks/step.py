@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import torch
 from tqdm import tqdm
@@ -37,8 +38,8 @@ from rl.update import make_optimizer, update
 @dataclass
 class Options(common.Options):
     model: str = "tiny"  # tiny | small (random, 25 million parameters) | 0.5b (random) | a folder | a hub id
-    dtype: str = "float32"  # of the base's weights; the adapter is float32
-    device: str = "cpu"  # cpu | cuda
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the base's weights; the adapter is float32
+    device: Literal["cpu", "cuda"] = "cpu"  # where to measure
     prompts: Positive[int] = 8  # P
     samples: Positive[int] = 8  # G, of each prompt
     prompt: Positive[int] = 64  # tokens of each

@@ -15,7 +15,7 @@ import test_gpu_benchmark_on_device
 import torch
 from conftest import no_hang
 
-from benchmarks import common, gpu, gpu_checks, gpu_parts, gpu_sizes, kernels, logprob, sides, step
+from benchmarks import common, gpu, gpu_checks, gpu_decode, gpu_parts, gpu_sizes, logprob, sides, step
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 
@@ -94,7 +94,7 @@ def test_every_gpu_part_runs_on_a_cpu(name, monkeypatch):
     assert row.median("ours") >= 0 and not any(row.targets for row in rows if row.unit == "s")
     assert all(row.details["peak_gib"] > 0 for row in rows) and json.dumps([row.record() for row in rows])
     if name.startswith(("decode", "prefill", "training", "quantised")):
-        assert "kernels" in row.check and row.median("limit") > 0
+        assert row.median("limit") > 0
 
 
 def test_real_text_has_the_log_probabilities_of_transformers():
@@ -297,15 +297,14 @@ def test_the_gpu_benchmark_on_a_cpu_writes_its_file_after_every_row(monkeypatch,
     assert {path.name for path in tmp_path.iterdir()} == {"g.json", "g.md"}
 
 
-def test_sizes_follow_the_memory_of_the_device_and_can_be_named():
+def test_sizes_follow_the_memory_of_the_device_and_can_be_named(capsys):
     """In GiB: an H200, an H100, an A100 of 40 GB, an RTX 4090, an A10, a card of 12 GB."""
     found = [gpu_sizes.by_memory(gibibytes) for gibibytes in (139.8, 79.1, 39.4, 23.6, 22.0, 11.6)]
     assert found == ["141GB", "80GB", "24GB", "24GB", "24GB", "tiny"]
-    scale = gpu_sizes.named("24GB", small="0.5b", large="7b")
-    assert (scale.large, scale.small, scale.rollouts) == ("7b", "0.5b", 64)
     for word in ("large=9b", "small=9b"):
-        with pytest.raises(SystemExit, match=f"{word}: not one of small, quarter, 0.5b"):
-            gpu.main(common.parse(gpu.Options, f"size=tiny device=cpu {word}".split()))
+        with pytest.raises(SystemExit):
+            common.parse(gpu.Options, f"size=tiny device=cpu {word}".split())
+        assert word[:5] in capsys.readouterr().err
     with pytest.raises(SystemExit, match=r"only=mixed rows: .* rows begin with: .*; GRPO step; mixed rollouts"):
         gpu.main(common.parse(gpu.Options, ["size=tiny", "device=cpu", "only=mixed rows"]))
     stated = gpu_sizes.Given(gpu_sizes.Scale(), None, "cuda", torch.bfloat16)
@@ -314,10 +313,8 @@ def test_sizes_follow_the_memory_of_the_device_and_can_be_named():
 
 
 def test_kernels_are_counted_per_step(monkeypatch):
-    found = kernels.ran(lambda: torch.ones(4, 4) @ torch.ones(4, 4), "cpu")
-    assert found and all(seconds >= 0 for seconds in found)
-    monkeypatch.setattr(kernels, "ran", lambda *_: [2e-3, 1e-3, 1e-3] * 4)
-    assert kernels.profiled(None, "cpu", times=4) == "3 kernels, 4 ms on the device"
-    monkeypatch.setattr(kernels, "ran", out_of_memory)
+    monkeypatch.setattr(gpu_decode, "ran", lambda *_: [2e-3, 1e-3, 1e-3] * 4)
+    assert gpu_decode.profiled(None, "cuda", times=4) == "3 kernels, 4 ms on the device"
+    monkeypatch.setattr(gpu_decode, "ran", out_of_memory)
     line = "not profiled: OutOfMemoryError: CUDA out of memory. Tried to allocate 9.00 GiB."
-    assert kernels.profiled(None, "cpu") == line
+    assert gpu_decode.profiled(None, "cuda") == line

@@ -9,7 +9,7 @@ import test_quant_cuda
 import torch
 from emulated_cuda import StandIn, emulated_cuda
 
-from benchmarks import common, gpu, gpu_decode, gpu_parts, gpu_sizes, kernels, logprob, sides
+from benchmarks import common, gpu, gpu_decode, gpu_parts, gpu_sizes, logprob, sides
 from models.cuda.triton import quant
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
@@ -73,7 +73,7 @@ def device(monkeypatch):
         for name, value in (("reset_peak_memory_stats", None), ("max_memory_allocated", 2**30)):
             monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2**30)
-        monkeypatch.setattr(kernels, "profiled", lambda work, device, times=1: (work(), "3 kernels")[1])
+        monkeypatch.setattr(gpu_decode, "profiled", lambda work, device, times=1: (work(), "3 kernels")[1])
         monkeypatch.setattr(gpu_decode, "bandwidth", lambda _: 1e12)
         monkeypatch.setattr(gpu_decode, "product_rate", lambda *_: 1e14)
         monkeypatch.setattr(common, "absent", lambda *packages: list(packages))

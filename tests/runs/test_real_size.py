@@ -61,11 +61,6 @@ def test_phases_add_up_over_the_lines_of_a_run(tmp_path):
     assert real_size.phases_of(tmp_path) == {"load": real_size.Phase(3.0, 3, 1.0)}
 
 
-def test_an_unknown_shape_is_refused():
-    with pytest.raises(SystemExit, match="shape=9b: not one of small"):
-        real_size.main(common.parse(real_size.Options, ["shape=9b"]))
-
-
 @pytest.mark.parametrize("kind", ["nf4", "nf4-double", "int8"])
 def test_quantised_random_models_are_close_to_their_base(kind):
     raw = sides.SHAPES["quarter"] | {"num_hidden_layers": 1}
