@@ -54,22 +54,14 @@ class Case:
     temperature: float
 
 
-def make_cases(options: Options, label: str) -> dict[str, Callable]:
-    """Return, by row name, the function (name, tokenizer) -> Case."""
-    cases = {}
-    for rows in map(int, options.rows.split(",")):
-        for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-            cases[f"{label}, decode {rows} rows {kind}"] = partial(_decode, options, rows, temperature)
-    return cases | {f"{label}, mixed {rows} rows greedy": partial(_mixed, options, rows)}
+KINDS = {"decode {} rows greedy": 0.0, "decode {} rows sampled": 1.0, "mixed {} rows greedy": 0.0}  # temperatures
 
 
-def _decode(options: Options, rows: int, temperature: float, name: str, tokenizer) -> Case:
-    return Case(name, sides.windows(tokenizer, [options.prompt] * rows), [options.new] * rows, temperature)
-
-
-def _mixed(options: Options, rows: int, name: str, tokenizer) -> Case:
-    lengths, new = mixed_lengths(rows, options.shortest, options.longest)
-    return Case(name, sides.windows(tokenizer, lengths), new, 0.0)
+def make_case(options: Options, kind: str, rows: int, name: str, tokenizer) -> Case:
+    lengths, new = [options.prompt] * rows, [options.new] * rows
+    if kind.startswith("mixed"):
+        lengths, new = mixed_lengths(rows, options.shortest, options.longest)
+    return Case(name, sides.windows(tokenizer, lengths), new, KINDS[kind])
 
 
 def mixed_lengths(rows: int, shortest: int, longest: int) -> tuple[list[int], list[int]]:
@@ -239,7 +231,12 @@ def load(name: str, wanted: list[str], options: Options) -> tuple:
 def parts(name: str, options: Options, missing: list[str]) -> Parts:
     """Return the rows of one model."""
     label, wanted = Path(name).name, ["ours"] if missing else ["ours", "transformers"]
-    cases, loaded = make_cases(options, label), cache(partial(load, name, wanted, options))
+    loaded = cache(partial(load, name, wanted, options))
+    cases = {
+        f"{label}, {kind.format(rows)}": partial(make_case, options, kind, rows)
+        for kind in KINDS
+        for rows in map(int, options.rows.split(","))
+    }
 
     def is_large() -> bool:
         return sum(p.numel() for p in loaded()[0].parameters()) >= LARGE

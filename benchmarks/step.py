@@ -12,6 +12,7 @@ import itertools
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -107,10 +108,6 @@ class Ours:
         self.gap = max(self.gap, losses["sampler_gap"] or 0.0)
         assert self.gap == 0.0 or self.options.device != "cpu", "sampling and training disagree"
 
-    def run(self, steps: int) -> None:
-        for _ in range(steps):
-            self.step()
-
     def rollout(self) -> list[Episode]:
         """Sample as rl/rollout.py does: one engine per epoch, the prompt of a group computed once, replies decoded."""
         options, count = self.options, self.options.prompts * self.options.samples
@@ -145,21 +142,13 @@ class Ours:
 class Peer:
     """Run trl's trainer. Its sides alternate step by step, `steps` of each; after the last of them comes `between`."""
 
-    def __init__(
-        self,
-        options: Options,
-        base: Path,
-        adapter: Path,
-        work: Path,
-        steps: int,
-        sides_: tuple[str, ...] = ("trl",),
-        between=lambda: None,
-    ):
+    def __init__(self, options: Options, base: Path, adapter: Path, work: Path, steps: int, between: Callable):
+        too = options.device == "cpu" and options.dtype == "float32"
+        names = ("trl", f"trl, {TOO}") if too else ("trl",)
         self.options, self.between, self.norms = options, between, []
-        self.clocks = {side: Clock(options.device, options.clock) for side in sides_}
-        self.order = itertools.cycle(sides_)
-        self.switch = nullcontext()
-        steps *= len(sides_)
+        self.clocks = {side: Clock(options.device, options.clock) for side in names}
+        self.order, self.switch = itertools.cycle(names), nullcontext()
+        steps *= len(names)
         dtype = getattr(torch, options.dtype)
         model, tokenizer = sides.peer_model(base, adapter, trainable=True, dtype=dtype, device=options.device)
         ours = load_tokenizer(str(base))
@@ -258,16 +247,15 @@ def measure(options: Options, missing: list[str], targets: dict) -> list[Row]:
         ours, clocks, dropped = Ours(options, base, adapter), {}, {}
 
         def peers() -> dict[str, Clock]:
-            too = options.device == "cpu" and options.dtype == "float32"
-            names = ("trl", f"trl, {TOO}") if too else ("trl",)
-            peer = Peer(options, base, adapter, work, steps, names, between=ours.step)
+            peer = Peer(options, base, adapter, work, steps, between=ours.step)
             peer.run()
             peer.verify()
             return peer.clocks
 
         if not missing:
             clocks = common.each_side({"trl": peers}, dropped).get("trl", {})
-        ours.run(steps - len(ours.clock.steps))  # those that a trainer which failed did not hand over to
+        for _ in range(steps - len(ours.clock.steps)):  # those that a trainer which failed did not hand over to
+            ours.step()
         ours.verify()
     rows = rows_of(options, {"ours": ours.clock} | clocks, targets)
     rows[0].dropped = dropped
