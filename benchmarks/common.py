@@ -14,7 +14,7 @@ import re
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import metadata
@@ -189,13 +189,20 @@ class Row:
 Parts = dict[str, Callable[[str], Row]]  # row name -> the function that measures the row, called with the name
 
 
-def measured(parts: Parts, only: str = "", missing: Sequence[str] = ()) -> Iterator[Row]:
-    """Yield the rows whose names begin with `only`, each printed to stderr when it is measured. Print first how to
-    install the missing packages. Exits as `chosen` does."""
-    names = chosen(parts, only)
+def measure_and_report(name: str, parts: Parts, options: Options, notes: list[str], about: dict, peers=()) -> None:
+    """Measure the rows whose names begin with options.only, print each to stderr, and report all.
+
+    Print first how to install the packages of the peers that are missing. Exits as `chosen` does.
+    """
+    names, missing = chosen(parts, options.only), absent(*peers)
     hint(missing)
-    for name in names:
-        yield progress(parts[name](name))
+    rows = [progress(parts[row](row)) for row in names]
+    report(name, rows, options, [*notes, *absences(missing)], about)
+
+
+def absences(missing: Iterable[str]) -> list[str]:
+    """Return a note about each missing package."""
+    return [f"{name}: absent; ours was measured without it." for name in missing]
 
 
 def hint(missing: Sequence[str], extra: str = "bench") -> None:
@@ -237,6 +244,38 @@ def interleave(
         if repeat - warmup >= ENOUGH and time.perf_counter() - began > limit:
             break
     return {name: values[warmup:] for name, values in seconds.items()}
+
+
+def timed(
+    name: str, sides: dict[str, Callable], options: Options, device="cpu", limit=math.inf, warmup=None, **row
+) -> Row:
+    """Return the row of the sides' interleaved seconds. warmup: by default the options'. row: other fields of the Row,
+    whose `dropped` gets the sides that fail."""
+    dropped = row.setdefault("dropped", {})
+    warmup = options.warmup if warmup is None else warmup
+    return Row(name, interleave(sides, options.repeats, warmup, device, limit, dropped, options.clock), **row)
+
+
+def valued(name: str, sides: dict[str, Callable[[], float]], unit: str, **row) -> Row:
+    """Return the row of one value of each side."""
+    dropped = row.setdefault("dropped", {})
+    found = each_side(sides, dropped)
+    return Row(name, {side: [value] for side, value in found.items()}, unit, **row)
+
+
+def compared(name: str, works: dict[str, Callable], output: Callable, given, **row) -> Row:
+    """Return the row of the sides' seconds, with how far `output` of our result is from that of the first peer.
+
+    given: benchmarks.gpu_sizes.Given.
+    """
+    dropped: dict[str, str] = {}
+    found = {side: output(result).float() for side, result in each_side(works, dropped).items()}
+    peers = [side for side in found if side != "ours"]
+    if "ours" in found and peers:
+        apart = (found["ours"] - found[peers[0]]).norm() / found[peers[0]].norm()
+        row["check"] = f"{apart.item():.1e} of its norm from {peers[0]}"
+    works = {side: works[side] for side in found}
+    return timed(name, works, given.options, given.device, dropped=dropped, **row)
 
 
 def each_side(works: dict[str, Callable[[], T]], dropped: dict[str, str] | None) -> dict[str, T]:
@@ -351,12 +390,9 @@ def peak_gib(device: str) -> float:
     """Return the peak since `reset_peak` in GiB; nan on a CPU without /proc."""
     if device != "cpu":
         return torch.cuda.max_memory_allocated() / 2**30
-    return _resident("VmHWM") / 2**20 if Path("/proc/self/clear_refs").exists() else math.nan
-
-
-def _resident(key: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))  # KiB
+    if not Path("/proc/self/clear_refs").exists():
+        return math.nan
+    return int(re.search(r"^VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(), re.M)[1]) / 2**20
 
 
 # ---- the report ----
@@ -364,21 +400,14 @@ def _resident(key: str) -> int:
 TOO = "by oneDNN too"  # of a peer, in its side's name
 
 
-def report(
-    name: str, rows: list[Row], options: Options, notes: list[str], about: dict, shown: list[Row] | None = None
-) -> None:
-    """Print the table, then the JSON line; write both to files if options.out is set.
-
-    shown: the rows of the table; the JSON line has all.
-    """
-    table, record = compose(name, rows, options, notes, about, shown)
+def report(name: str, rows: list[Row], options: Options, notes: list[str], about: dict) -> None:
+    """Print the table, then the JSON line; write both to files if options.out is set."""
+    table, record = compose(name, rows, options, notes, about)
     print(f"{table}\n\n{record}", flush=True)
     save(options.out, table, record)
 
 
-def compose(
-    name: str, rows: list[Row], options: Options, notes: list[str], about: dict, shown: list[Row] | None = None
-) -> tuple[str, str]:
+def compose(name: str, rows: list[Row], options: Options, notes: list[str], about: dict) -> tuple[str, str]:
     """Return (the table, the record as a line of JSON)."""
     command = f"python -m benchmarks.{name} " + " ".join(word for word in sys.argv[1:] if not word.startswith("out="))
     versions = {"python": platform.python_version()}
@@ -386,7 +415,7 @@ def compose(
     machine = describe_machine()
     lines = [command.strip(), _join(machine), f"{options.threads} torch threads, " + _join(versions), _join(about), ""]
     lines += ["| | side | median | tok/s | ratio | target | checked |", "|---|---|---:|---:|---:|---|---|"]
-    lines += [line for row in (rows if shown is None else shown) for line in row.lines()]
+    lines += [line for row in rows for line in row.lines()]
     notes = [f"Ours multiplies {sizes}: {line}." for sizes, line in _chosen.items()] + notes
     if _chosen:
         notes.append("Copies of weights are laid out before the measured repeats. The peers run as they come, by MKL.")
@@ -394,10 +423,11 @@ def compose(
         notes.append(f"`{TOO}`: that peer, with torch's switch to oneDNN. No target is held against it.")
     if options.clock == "cpu":
         notes.append("Seconds and tok/s are of processor time, because other programs ran beside this one.")
+    counts = sorted({len(values) for row in rows for values in row.values.values()})
     convention = (
-        f"Medians of {_counts(rows)} values. A ratio is ours beside that side: `x the time` and plain `x` are "
-        "ours / theirs (lower is better), `x the speed` is their time / ours (higher is better). within the spread: "
-        "some of the middle half of the repeats would meet the target and some would miss it. "
+        f"Medians of {' or '.join(map(str, counts))} values. A ratio is ours beside that side: `x the time` and plain "
+        "`x` are ours / theirs (lower is better), `x the speed` is their time / ours (higher is better). within the "
+        "spread: some of the middle half of the repeats would meet the target and some would miss it. "
         "Targets of time and memory are stated for the default sizes and printed only for them."
     )
     notes = [*notes, convention]
@@ -452,11 +482,6 @@ def cpu_name(cpuinfo: str | None = None) -> str:
     widest = next((flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if flag in flags), "")
     numbers = [re.search(rf"^{field}\s*: (\d+)$", cpuinfo, re.M) for field in ("cpu family", "model")]
     return "_".join(re.findall(r"[a-z0-9]+", " ".join([name, *(number[1] for number in numbers if number), widest])))
-
-
-def _counts(rows: list[Row]) -> str:
-    counts = sorted({len(values) for row in rows for values in row.values.values()})
-    return " or ".join(map(str, counts))
 
 
 def _join(values: dict) -> str:

@@ -18,6 +18,7 @@ from itertools import count, islice
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
+from typing import TypeVar
 
 import envs
 from benchmarks import common
@@ -33,6 +34,7 @@ from rl.config.arguments import Positive
 
 STEPS = {"textcraft": 20_000, "alfworld": 20_000, "babyai": 5_000, "webshop": 5_000, "sciworld": 5_000}
 STEPS |= {"os_interaction": 3_000, "db_bench": 3_000, "tau_retail": 5_000}  # target steps per second
+T = TypeVar("T")
 RESET = 5e-3  # target seconds per reset
 
 
@@ -60,6 +62,11 @@ def play(env, steps: int, first: int = 0) -> tuple[list[float], list[float]]:
     return took, resets
 
 
+def repeated(options: Options, measure: Callable[[int], T]) -> list[T]:
+    """Return what `measure`, called with the number of the repeat, returns after the warm-up."""
+    return [measure(repeat) for repeat in range(options.warmup + options.repeats)][options.warmup :]
+
+
 def resident() -> float:
     """Return the process's memory in MiB after garbage collection."""
     gc.collect()
@@ -73,9 +80,8 @@ def rows_of(name: str, options: Options) -> Parts:
     @cache
     def times() -> list[tuple[float, float]]:
         """Return the (step, reset) seconds of each repeat."""
-        env, repeats = envs.make(name), range(options.warmup + options.repeats)
-        found = [play(env, options.steps, first=repeat * options.steps) for repeat in repeats]
-        return [(median(steps), median(resets)) for steps, resets in found[options.warmup :]]
+        env = envs.make(name)
+        return repeated(options, lambda i: tuple(map(median, play(env, options.steps, first=i * options.steps))))
 
     def time(which: int, bound: float | None, row: str) -> Row:
         return Row(row, {"ours": [seconds[which] for seconds in times()]}, targets={"ours": bound} if bound else {})
@@ -125,10 +131,9 @@ ALONE = {  # row -> (the calls to time, target calls per second)
 
 def alone(options: Options, name: str) -> Row:
     works, rate = ALONE[name]
-    runs, seconds = works(), []
-    for _ in range(options.warmup + options.repeats):
-        seconds.append(fmean(common.seconds_of(run) for run in islice(runs, options.steps)))
-    return Row(name, {"ours": seconds[options.warmup :]}, targets={"ours": 1 / rate})
+    runs = works()
+    seconds = repeated(options, lambda _: fmean(common.seconds_of(run) for run in islice(runs, options.steps)))
+    return Row(name, {"ours": seconds}, targets={"ours": 1 / rate})
 
 
 BUILT = {  # row -> (the function that builds, calls in each repeat, target seconds per call)
@@ -139,31 +144,33 @@ BUILT = {  # row -> (the function that builds, calls in each repeat, target seco
 
 def built(options: Options, name: str) -> Row:
     build, calls, bound = BUILT[name]
-    repeats = range(options.warmup + options.repeats)
-    seconds = [fmean(common.seconds_of(build) for _ in range(calls)) for _ in repeats]
-    return Row(name, {"ours": seconds[options.warmup :]}, targets={"ours": bound})
+    seconds = repeated(options, lambda _: fmean(common.seconds_of(build) for _ in range(calls)))
+    return Row(name, {"ours": seconds}, targets={"ours": bound})
 
 
 def reset_alone(options: Options, row: str) -> Row:
     """Time the resets of an environment whose steps start a process each."""
-    env, seconds = envs.make(row.removesuffix(", reset")), []
-    for repeat in range(options.warmup + options.repeats):
+    env = envs.make(row.removesuffix(", reset"))
+
+    def resets(repeat: int) -> float:
         seeds = range(100 * repeat, 100 * (repeat + 1))
-        seconds.append(median(common.seconds_of(partial(env.reset, seed)) for seed in seeds))
-    return Row(row, {"ours": seconds[options.warmup :]}, targets={"ours": RESET})
+        return median(common.seconds_of(partial(env.reset, seed)) for seed in seeds)
+
+    return Row(row, {"ours": repeated(options, resets)}, targets={"ours": RESET})
 
 
 def trivial_programs(options: Options, row: str) -> Row:
     """Time programs in the sandbox, two at a time, as a rollout on two cores runs them."""
-    number, seconds = options.steps // 10, []
+    number = options.steps // 10
     run = lambda i: sandbox.run("print(int(input()) * 2)", str(i)).stdout  # noqa: E731
     with ThreadPoolExecutor(2) as pool:
-        for _ in range(options.warmup + options.repeats):
-            began = time.perf_counter()
+
+        def programs(_) -> None:
             if list(pool.map(run, range(number))) != [f"{2 * i}\n" for i in range(number)]:
                 raise ValueError("a program printed something else")
-            seconds.append((time.perf_counter() - began) / number)
-    return Row(row, {"ours": seconds[options.warmup :]}, targets={"ours": 1 / 400})
+
+        seconds = repeated(options, lambda i: common.seconds_of(partial(programs, i)) / number)
+    return Row(row, {"ours": seconds}, targets={"ours": 1 / 400})
 
 
 def main(options: Options) -> None:
@@ -178,13 +185,11 @@ def main(options: Options) -> None:
     for name in (*names, *programs):
         steps = options.growth // 10 if name in programs else options.growth
         parts[f"memory, {name}, gained by {steps:,} steps"] = partial(gained, options, steps, name)
-    rows = list(common.measured(parts, options.only))
     notes = [
         "Default options of each environment; the median step of each repeat, one process, one thread.",
         "Alone: the solutions of os_interaction's and db_bench's tasks, without environments; the mean of each repeat.",
     ]
-    played = [name for name in (*names, *programs) if any(name in row.name.split(", ") for row in rows)]
-    common.report("envs", rows, options, notes, {"environments": ", ".join(played)})
+    common.measure_and_report("envs", parts, options, notes, {})
 
 
 if __name__ == "__main__":

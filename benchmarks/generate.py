@@ -54,22 +54,14 @@ class Case:
     temperature: float
 
 
-def make_cases(options: Options, label: str) -> dict[str, Callable]:
-    """Return, by row name, the function (name, tokenizer) -> Case."""
-    cases = {}
-    for rows in map(int, options.rows.split(",")):
-        for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-            cases[f"{label}, decode {rows} rows {kind}"] = partial(_decode, options, rows, temperature)
-    return cases | {f"{label}, mixed {rows} rows greedy": partial(_mixed, options, rows)}
+KINDS = {"decode {} rows greedy": 0.0, "decode {} rows sampled": 1.0, "mixed {} rows greedy": 0.0}  # temperatures
 
 
-def _decode(options: Options, rows: int, temperature: float, name: str, tokenizer) -> Case:
-    return Case(name, sides.windows(tokenizer, [options.prompt] * rows), [options.new] * rows, temperature)
-
-
-def _mixed(options: Options, rows: int, name: str, tokenizer) -> Case:
-    lengths, new = mixed_lengths(rows, options.shortest, options.longest)
-    return Case(name, sides.windows(tokenizer, lengths), new, 0.0)
+def make_case(options: Options, kind: str, rows: int, name: str, tokenizer) -> Case:
+    lengths, new = [options.prompt] * rows, [options.new] * rows
+    if kind.startswith("mixed"):
+        lengths, new = mixed_lengths(rows, options.shortest, options.longest)
+    return Case(name, sides.windows(tokenizer, lengths), new, KINDS[kind])
 
 
 def mixed_lengths(rows: int, shortest: int, longest: int) -> tuple[list[int], list[int]]:
@@ -203,12 +195,10 @@ def measure(
     """
     repeats, dropped = {name: partial(work, case) for name, work in works.items()}, {}
     replies = common.each_side(repeats, dropped)
-    checked = check(case, replies)
+    words = {"tokens": sum(case.new), "check": check(case, replies), "dropped": dropped}
+    words["targets"] = {side: bound for side, bound in targets.items() if side in works}
     repeats = {name: repeats[name] for name in replies}
-    seconds = common.interleave(repeats, options.repeats, warmup, device, limit, dropped=dropped, clock=options.clock)
-    targets = {side: bound for side, bound in targets.items() if side in works}
-    words = {"targets": targets, "tokens": sum(case.new), "check": checked, "dropped": dropped}
-    return Row(case.name, seconds, speedup=True, **words)
+    return common.timed(case.name, repeats, options, device, limit, warmup, speedup=True, **words)
 
 
 def measure_turns(
@@ -218,10 +208,9 @@ def measure_turns(
     ids = {reuse: play(model, talk, reuse)[0] for reuse in (True, False)}
     equal = sum(a == b for a, b in zip(ids[True], ids[False], strict=True))
     works = {"ours": partial(play, model, talk, True), "reuse off": partial(play, model, talk, False)}
-    dropped = {}
-    seconds = common.interleave(works, options.repeats, 0, device, limit, dropped=dropped, clock=options.clock)
-    tokens, checked = len(talk.prompts) * len(talk.observations) * talk.sampled, f"{equal}/{len(ids[True])} rows equal"
-    return Row(name, seconds, speedup=True, targets=targets, tokens=tokens, check=checked, dropped=dropped)
+    words = {"targets": targets, "check": f"{equal}/{len(ids[True])} rows equal"}
+    words["tokens"] = len(talk.prompts) * len(talk.observations) * talk.sampled
+    return common.timed(name, works, options, device, limit, 0, speedup=True, **words)
 
 
 def load(name: str, wanted: list[str], options: Options) -> tuple:
@@ -242,7 +231,12 @@ def load(name: str, wanted: list[str], options: Options) -> tuple:
 def parts(name: str, options: Options, missing: list[str]) -> Parts:
     """Return the rows of one model."""
     label, wanted = Path(name).name, ["ours"] if missing else ["ours", "transformers"]
-    cases, loaded = make_cases(options, label), cache(partial(load, name, wanted, options))
+    loaded = cache(partial(load, name, wanted, options))
+    cases = {
+        f"{label}, {kind.format(rows)}": partial(make_case, options, kind, rows)
+        for kind in KINDS
+        for rows in map(int, options.rows.split(","))
+    }
 
     def is_large() -> bool:
         return sum(p.numel() for p in loaded()[0].parameters()) >= LARGE
@@ -274,7 +268,6 @@ def main(options: Options) -> None:
     missing, made = common.absent("transformers", "peft"), {}
     for name in options.model.split(","):
         made |= parts(name, options, missing)
-    rows = list(common.measured(made, options.only, missing))
     about = {"models": options.model, "dtype": "float32", "lora": "r=16 all-linear, unmerged on every side"}
     notes = [
         f"decode: prompts of {options.prompt} tokens, replies of {options.new}.",
@@ -286,9 +279,8 @@ def main(options: Options) -> None:
         f"{options.observed} observed ones.",
         f"mixed and multi-turn: the run that is checked is the only warm-up. `{TOO}`: in the greedy rows of models of "
         f"{LARGE:,} parameters or more.",
-        *(f"{name}: absent; ours was measured without it." for name in missing),
     ]
-    common.report("generate", rows, options, notes, about)
+    common.measure_and_report("generate", made, options, notes, about, ("transformers", "peft"))
 
 
 if __name__ == "__main__":

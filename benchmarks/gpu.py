@@ -1,27 +1,29 @@
 """Everything that needs a GPU to measure, in one command and at most ten minutes: python -m benchmarks.gpu
 
-The parts (benchmarks/gpu_parts.py) run one after the other, with random weights that are made on the device, at sizes
-that fit its memory (benchmarks/gpu_sizes.py). A part that fails or takes too long is a line in the notes, and the next
-part goes on. Each part has seconds of its own, which no earlier part can take. With out= the file and its table are
-written again after every row, so that a run which breaks off leaves them; only=PART measures what is missing.
+The parts (benchmarks/gpu_parts.py) run one after the other, each in a process of its own, with random weights that are
+made on the device, at sizes that fit its memory (benchmarks/gpu_sizes.py). A part that fails, crashes or hangs is a
+line in the notes, and the next part goes on. Each part has seconds of its own, which no earlier part can take. With
+out= the file and its table are written again after every row, so that a run which breaks off leaves them; only=PART
+measures what is missing.
 `size=tiny device=cpu dtype=float32` runs all parts without a GPU.
 """
 
 import math
+import multiprocessing
+import os
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
-from benchmarks import common
+from benchmarks import common, gpu_parts, sides
 from benchmarks.common import Row
-from benchmarks.gpu_sizes import SIZES, Given, by_memory, named
+from benchmarks.gpu_sizes import SIZES, Given, by_memory
 from rl.config.arguments import Positive
 
 
@@ -31,64 +33,53 @@ class Options(common.Options):
     warmup: Positive[int] = 1  # repeats before those
     only: str = ""  # parts whose name starts so
     size: Literal["auto", *SIZES] = "auto"  # set of sizes; auto: by the device's memory
-    large: str = ""  # shape of the large model, a key of sides.SHAPES; empty: the set's
-    small: str = ""  # shape of the small model; empty: the set's
-    checkpoint: str = "tiny"  # trained model of the part `text`: tiny | a folder | a hub id
+    large: Literal["", *sides.SHAPES] = ""  # shape of the large model; empty: the set's
+    small: Literal["", *sides.SHAPES] = ""  # shape of the small model; empty: the set's
     device: Literal["cuda", "cpu"] = "cuda"  # where to measure
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"  # of the weights
     seconds: Positive[int] = 540  # of all parts together
-    part: Positive[int] = 600  # of one part at most
 
 
-class TimeOver(BaseException):
-    """Raised when time is over. Not an Exception, which a peer's code may catch."""
+PROCESSES = multiprocessing.get_context("forkserver")  # parts fork from a process that has imported them
+PROCESSES.set_forkserver_preload(["benchmarks.gpu_parts"])
 
 
-@contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """Raise TimeOver in the block after `seconds`, as soon as a running call returns to Python."""
-
-    def ring(*_):
-        raise TimeOver
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+def run_part(name: str, given: Given, seconds: float, send: Callable = gpu_parts.send) -> Iterator[Row | str]:
+    """Run a part in a process of its own, by `send`. Yield its rows and its notes, and a note if the process crashes or
+    is killed after `seconds`."""
+    receiver, sender = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=send, args=(name, given, sender))
+    process.start()
+    sender.close()  # so that the end of the process is the end of the pipe
+    end = time.monotonic() + seconds
     try:
-        yield
+        while receiver.poll(max(end - time.monotonic(), 0)):
+            found = receiver.recv()
+            if found is None:
+                return
+            yield found
+        yield f"{name}: cut off after {seconds:.0f} seconds; what it had not measured by then is missing."
+    except EOFError:
+        process.join()
+        yield f"{name}: its process ended with status {process.exitcode}; what it had not measured is missing."
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and what the part has started
+        process.kill()
+        process.join()
 
 
-def run_part(name: str, part: Callable, seconds: float, given: Given, add: Callable[[Row], None]) -> None:
-    """Run a part and add its rows, each with its peak memory; a failure or the end of its time becomes a note."""
-    torch.set_num_threads(given.options.threads)  # a part may have changed it
-    common.reset_peak(given.device)
-    try:
-        with deadline(seconds):
-            for row in part(given):
-                row.details["peak_gib"] = round(common.peak_gib(given.device), 3)
-                common.progress(row)
-                add(row)
-                common.reset_peak(given.device)
-    except TimeOver:
-        given.note(f"{name}: cut off after {seconds:.0f} seconds; what it had not measured by then is missing.")
-    except Exception as error:  # a failure of any kind must not stop the other parts
-        given.note(f"{name}: failed, {common.one_line(error)}")
-    common.free_memory()
-
-
-def run(parts: dict[str, tuple[Callable, int]], given: Given, add: Callable[[Row], None]) -> None:
+def run(parts: dict[str, tuple[gpu_parts.Part, int]], given: Given) -> Iterator[Row | str]:
     """Run the parts, each in the seconds that are kept for it and in those that earlier ones left."""
     options, end, later = given.options, time.monotonic() + given.options.seconds, sum(own for _, own in parts.values())
-    for name, (part, own) in parts.items():
+    for name, (_, own) in parts.items():
         left, later = end - time.monotonic(), later - own
-        seconds = min(left, options.part, max(own, left - later))
+        seconds = min(left, max(own, left - later))
         if seconds <= 0:
-            given.note(f"{name}: not run, {options.seconds} seconds were over.")
+            yield f"{name}: not run, {options.seconds} seconds were over."
             continue
         print(f"-- {name}, at most {seconds:.0f} s", file=sys.stderr, flush=True)
-        run_part(name, part, seconds, given, add)
+        yield from run_part(name, given, seconds)
 
 
 def about_device(options: Options) -> dict:
@@ -123,30 +114,21 @@ def main(options: Options) -> None:
     if options.size == "auto":
         memory = torch.cuda.get_device_properties(0).total_memory if options.device == "cuda" else 0
         options.size = by_memory(memory / 2**30)
-    try:
-        scale = named(options.size, options.large, options.small)
-    except ValueError as error:
-        sys.exit(f"benchmarks.gpu: {error}")
-    from benchmarks.gpu_parts import PARTS
-
-    parts = {name: PARTS[name] for name in common.chosen(PARTS, options.only)}
+    scale = SIZES[options.size][1]
+    scale = replace(scale, large=options.large or scale.large, small=options.small or scale.small)
+    parts = {name: gpu_parts.PARTS[name] for name in common.chosen(gpu_parts.PARTS, options.only)}
     common.hint(common.absent("transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy"), "bench-gpu")
     about = about_device(options)
 
     rows: list[Row] = []
     notes: list[str] = []
-
-    def add(row: Row) -> None:
-        rows.append(row)
-        common.save(options.out, *common.compose("gpu", rows, options, ["not finished", *notes, *NOTES], about))
-
-    def note(text: str) -> None:
-        if text not in notes:
-            notes.append(text)
-            print(text, file=sys.stderr, flush=True)
-
-    warnings.simplefilter("ignore")
-    run(parts, Given(scale, options, options.device, getattr(torch, options.dtype), note), add)
+    for found in run(parts, Given(scale, options, options.device, getattr(torch, options.dtype))):
+        if isinstance(found, Row):
+            rows.append(common.progress(found))
+            common.save(options.out, *common.compose("gpu", rows, options, ["not finished", *notes, *NOTES], about))
+        elif found not in notes:
+            notes.append(found)
+            print(found, file=sys.stderr, flush=True)
     if not rows:
         sys.exit("benchmarks.gpu: no part gave a row; the lines above say why")
     table, record = common.compose("gpu", rows, options, [*notes, *NOTES], about)

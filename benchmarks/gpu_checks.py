@@ -15,7 +15,7 @@ import torch
 from benchmarks import common, generate, sides
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
-from models import load_model
+from models import load_model, load_tokenizer
 from models.cuda.exact import make_exact
 from models.linear import Linear
 from models.logprob import token_logprobs
@@ -27,13 +27,13 @@ CHOSEN = "not full and not compiles"  # tests that the part `tests` runs
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 
 
-def tests(given: Given) -> Iterator[Row]:
+def tests(given: Given) -> Iterator[Row | str]:
     """Run the tests of kernels in a process of their own, a file at a time; the row counts failures.
 
     Those that only compile need no GPU, and are left out.
     """
     if common.absent("pytest"):
-        given.note("tests: not run, pytest is not installed; pip install -e '.[test]' brings it.")
+        yield "tests: not run, pytest is not installed; pip install -e '.[test]' brings it."
         return
     for file in given.scale.tests:
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=line", "-m", CHOSEN]
@@ -48,7 +48,7 @@ def tests(given: Given) -> Iterator[Row]:
         failed = max(failed, int(result.returncode not in (0, 5)))  # 5: nothing was collected
         for line in lines[:-1] if failed else ():
             if re.match(r"(FAILED|ERROR|E  |/.*Error)", line):
-                given.note(f"{file}: {line[:300]}")
+                yield f"{file}: {line[:300]}"
         yield Row(f"tests/{file}", {"ours": [float(failed)]}, "failed", targets={"ours": 0.0}, check=summary)
 
 
@@ -70,32 +70,27 @@ def their_logprobs(model, ids_BT: torch.Tensor) -> torch.Tensor:
     return torch.cat(found).double().cpu()
 
 
-def text(given: Given) -> Iterator[Row]:
-    """Compare the log-probabilities of real text, from a trained model with an adapter, with those of transformers in
-    float32; and both sides' in 16 bits with the same."""
+def text(given: Given) -> Iterator[Row | str]:
+    """Compare the log-probabilities of real text, from the embedded model with an adapter, with those of transformers
+    in float32; and both sides' in 16 bits with the same."""
     if common.absent("transformers", "peft"):
-        given.note("text: not compared, transformers or peft is not installed.")
+        yield "text: not compared, transformers or peft is not installed."
         return
-    name, device = given.options.checkpoint, given.device
     with tempfile.TemporaryDirectory() as folder:
-        base, adapter = sides.prepare(name, Path(folder))
-        load = partial(sides.peer_model, base, adapter, device=device)
+        base, adapter = sides.prepare("tiny", Path(folder))
+        load = partial(sides.peer_model, base, adapter, device=given.device)
         pieces, tokens = given.scale.text
-        _, tokenizer = sides.our_model(base, adapter)
-        ids_BT = torch.tensor(sides.windows(tokenizer, [tokens] * pieces), device=device)
+        windows = sides.windows(load_tokenizer(str(base)), [tokens] * pieces)
+        ids_BT = torch.tensor(windows, device=given.device)
         expected_N = their_logprobs(load(dtype=torch.float32)[0].eval(), ids_BT)
         for dtype in dict.fromkeys((torch.float32, given.dtype)):
-            found = {"ours": our_logprobs(sides.our_model(base, adapter, dtype, device)[0], ids_BT)}
+            found = {"ours": our_logprobs(sides.our_model(base, adapter, dtype, given.device)[0], ids_BT)}
             if dtype != torch.float32:
                 found["transformers"] = their_logprobs(load(dtype=dtype)[0].eval(), ids_BT)
-            word = str(dtype).removeprefix("torch.")
-            check = f"{len(expected_N):,} tokens, mean {expected_N.mean():.3f} nats"
+            values = {side: [(x - expected_N).abs().max().item()] for side, x in found.items()}
             targets = {"ours": 1e-3} if dtype == torch.float32 else {"transformers": 1.0}
-            for kind, of in (("mean", torch.Tensor.mean), ("largest", torch.Tensor.max)):
-                values = {side: [of((x - expected_N).abs()).item()] for side, x in found.items()}
-                row = Row(f"text, {name} {word}, {kind} error against float32 transformers", values, "nats")
-                row.targets, row.check = targets if kind == "largest" or dtype != torch.float32 else {}, check
-                yield row
+            name = f"text, {str(dtype).removeprefix('torch.')}, largest error against float32 transformers"
+            yield Row(name, values, "nats", targets=targets, check=f"{len(expected_N):,} tokens")
 
 
 # ---- agreement of sampling and training ----
@@ -111,11 +106,11 @@ def switch_exact(model, exact: bool) -> None:
                 layer.matmul = None
 
 
-def episodes_of(talk: generate.Talk, histories: list[list[int]], logprobs: list[list[float]]) -> list[Episode]:
-    """Return the records of episodes that generate.play sampled."""
-    episodes = []
-    for group, (ids, values) in enumerate(zip(histories, logprobs, strict=True)):
-        episode, n = Episode("", 0, group), talk.sampled
+def played(model, talk: generate.Talk) -> list[Episode]:
+    """Return the records of episodes that are sampled at temperature 1."""
+    episodes, n = [], talk.sampled
+    for group, (ids, values) in enumerate(zip(*generate.play(model, talk, reuse=True, temperature=1.0), strict=True)):
+        episode = Episode("", 0, group)
         episode.append(talk.prompts[group])
         for turn, observations in enumerate(talk.observations):
             at = len(episode.ids_T)
@@ -143,31 +138,25 @@ def agreement(given: Given) -> Iterator[Row]:
     """Sample episodes, compute their log-probabilities as training does, and take the gradient twice: with exact=true,
     where every bit must be equal, and without."""
     for shape in ("tiny", given.scale.small):
-        if shape == "tiny":
-            model = sides.adapted(load_model("tiny", given.dtype, given.device))
-        else:
-            model = sides.adapted(sides.random(sides.SHAPES[shape], given.dtype, given.device))
+        base = partial(load_model, "tiny") if shape == "tiny" else partial(sides.random, sides.SHAPES[shape])
+        model = sides.adapted(base(dtype=given.dtype, device=given.device))
         talk = generate.make_talk(*given.scale.round_trip, model.config.vocab_size)
         for exact in (False, True):
             switch_exact(model, exact)
-            episodes = episodes_of(talk, *generate.play(model, talk, reuse=True, temperature=1.0))
+            episodes = played(model, talk)
             gaps_N, first = train(model, episodes)
             _, second = train(model, episodes)
-            words = f"{shape}, exact={str(exact).lower()}"
-            unequal = int((gaps_N != 0).sum())
-            at = torch.tensor(QUANTILES, dtype=torch.float64)
-            quantiles = dict(zip(map(str, QUANTILES), gaps_N.abs().quantile(at).tolist(), strict=True))
-            k3 = (gaps_N.exp() - gaps_N - 1).mean().item()
-            check = f"{unequal:,} of {len(gaps_N):,} tokens differ; k3 {k3:.1e}; quantiles of the gap: "
-            check += ", ".join(f"{name} {value:.1e}" for name, value in quantiles.items())
-            share = unequal / len(gaps_N)
-            row = Row(f"agreement {words}, tokens that differ", {"ours": [share]}, "of all", check=check)
-            row.targets, row.details = {"ours": 0.0} if exact else {}, {"quantiles": quantiles, "k3": k3}
-            yield row
+            unequal, targets = int((gaps_N != 0).sum()), {"ours": 0.0} if exact else {}
+            quantiles = gaps_N.abs().quantile(torch.tensor(QUANTILES, dtype=torch.float64)).tolist()
+            check = f"{unequal:,} of {len(gaps_N):,} tokens differ; k3 {(gaps_N.exp() - gaps_N - 1).mean():.1e}; "
+            check += "quantiles of the gap: "
+            check += ", ".join(f"{at} {gap:.1e}" for at, gap in zip(QUANTILES, quantiles, strict=True))
+            name = f"agreement {shape}, exact={str(exact).lower()}"
+            values = {"ours": [unequal / len(gaps_N)]}
+            yield Row(f"{name}, tokens that differ", values, "of all", targets=targets, check=check)
             differ = sum(not torch.equal(first[name], second[name]) for name in first)
-            row = Row(f"agreement {words}, gradients of a second backward that differ", {"ours": [float(differ)]})
-            row.unit, row.check = f"of {len(first)}", "the same batch twice, adapter factors compared bit for bit"
-            row.targets = {"ours": 0.0} if exact else {}
-            yield row
+            check = "the same batch twice, adapter factors compared bit for bit"
+            words = {"unit": f"of {len(first)}", "targets": targets, "check": check}
+            yield Row(f"{name}, gradients of a second backward that differ", {"ours": [float(differ)]}, **words)
         del model
         common.free_memory()

@@ -6,13 +6,15 @@ from random import Random
 
 import torch
 import torch.nn.functional as F
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 import lora
-from benchmarks import common, kernels, sides
+from benchmarks import common, sides
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
-from models.attention import KEY_BLOCK, attend, in_blocks
+from models.attention import attend, in_blocks
 from models.cuda import block as cuda_block
 from models.cuda.graph import CHUNK
 from models.decoder import checkpoint_blocks
@@ -64,6 +66,31 @@ def decode_limit(model, rows: int, context: float, device: str) -> float:
     return max(weights / bandwidth(device), products) + rows * context * bytes_per_token(model) / bandwidth(device)
 
 
+# ---- kernels ----
+
+
+def ran(work: Callable[[], object]) -> list[float]:
+    """Run the work and return the seconds of everything that ran on the GPU: kernels, copies and fills, those of a
+    replayed graph too."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        work()
+        torch.cuda.synchronize()
+    on_device = [e for e in profiler.events() if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
+    return [(e.time_range.end - e.time_range.start) / 1e6 for e in on_device]
+
+
+def profiled(work: Callable[[], object], device: str, times: int = 1) -> str:
+    """Run the work and return the kernels and their time in one of its `times` equal pieces, as a line; on a CPU "". If
+    profiling fails, the line says why."""
+    if device == "cpu":
+        return ""
+    try:
+        seconds = ran(work)
+    except Exception as error:  # the times were measured before, and must not be lost
+        return f"not profiled: {common.one_line(error)}"
+    return f"{len(seconds) / times:.0f} kernels, {1e3 * sum(seconds) / times:.3g} ms on the device"
+
+
 # ---- decode ----
 
 TARGETS = {("7b", 64, 1024): 0.80, ("0.5b", 256, 1024): 0.50}  # (shape, rows, context): share of the limit
@@ -82,47 +109,43 @@ def decode(shape: str, given: Given) -> Iterator[Row]:
     for context in given.scale.contexts:
         for rows in given.scale.rows:
             name = f"decode {shape}, {rows} rows, context {context:,}"
-            measure = partial(step_row, name, model, rows, context, targets.get((shape, rows, context)), given)
-            yield from one_step(name, measure)
-
-
-def one_step(name: str, measure: Callable[[], Row]) -> Iterator[Row]:
-    """Yield the row; one without a value if memory runs out."""
-    dropped: dict[str, str] = {}
-    yield from common.each_side({"ours": measure}, dropped).values()
-    if dropped:
-        yield Row(name, {}, dropped=dropped)
+            yield step_row(name, model, rows, context, targets.get((shape, rows, context)), given)
 
 
 def step_row(name: str, model, rows: int, context: int, target: float | None, given: Given) -> Row:
-    """Return the row of an engine whose slots have about `context` tokens. They are forks of one, so that only one
-    prompt is computed; each has its own keys and values."""
-    scale, options, draw = given.scale, given.options, Random(0)
+    """Return the row of an engine whose slots have about `context` tokens; one without a value if memory runs out.
+
+    The slots are forks of one, so that only one prompt is computed; each has its own keys and values.
+    """
+    scale, options, draw, dropped = given.scale, given.options, Random(0), {}
     repeats = options.warmup + options.repeats
     start = max(context - scale.new * repeats // 2, 1)
-    engine = Engine(model, rows, start + scale.new * (repeats + 2) + CHUNK, lora.adapter_version(model))
-    slots = [engine.open(key=(0, 0))]
-    engine.feed(slots[0], [draw.randrange(model.config.vocab_size) for _ in range(start)])
-    slots += [engine.open(key=(0, i), parent=slots[0]) for i in range(1, rows)]
 
-    def run(new: int) -> None:
-        for row in engine.run(new, 1.0, frozenset()):
-            assert len(row.ids) == new
+    def measure() -> Row:
+        engine = Engine(model, rows, start + scale.new * (repeats + 2) + CHUNK, lora.adapter_version(model))
+        slots = [engine.open(key=(0, 0))]
+        engine.feed(slots[0], [draw.randrange(model.config.vocab_size) for _ in range(start)])
+        slots += [engine.open(key=(0, i), parent=slots[0]) for i in range(1, rows)]
 
-    def repeat(new: int = scale.new) -> None:
-        for slot in slots:
-            engine.feed(slot, [])
-        run(new)
+        def run(new: int) -> None:
+            for row in engine.run(new, 1.0, frozenset()):
+                assert len(row.ids) == new
 
-    run(CHUNK)  # computes the prompt, and captures the step
-    seconds = common.interleave({"ours": repeat}, options.repeats, options.warmup, given.device, scale.patience)["ours"]
-    check = kernels.profiled(partial(repeat, CHUNK), given.device, CHUNK)
-    middle = start + scale.new * (options.warmup + len(seconds) / 2)
-    values = {"ours": [value / scale.new for value in seconds]}
-    values["limit"] = [decode_limit(model, rows, middle, given.device)]
-    row = Row(name, values, speedup=True, tokens=rows, check=check)
-    row.targets = {"limit": target} if target else {}
-    return row
+        def repeat(new: int = scale.new) -> None:
+            for slot in slots:
+                engine.feed(slot, [])
+            run(new)
+
+        run(CHUNK)  # computes the prompt, and captures the step
+        row = common.timed(name, {"ours": repeat}, options, given.device, scale.patience, speedup=True, tokens=rows)
+        row.check = profiled(partial(repeat, CHUNK), given.device, CHUNK)
+        middle = start + scale.new * (options.warmup + len(row.values["ours"]) / 2)
+        row.values = {"ours": [seconds / scale.new for seconds in row.values["ours"]]}
+        row.values["limit"] = [decode_limit(model, rows, middle, given.device)]
+        row.targets = {"limit": target} if target else {}
+        return row
+
+    return common.each_side({"ours": measure}, dropped).get("ours", Row(name, {}, dropped=dropped))
 
 
 def prefill(shape: str, given: Given) -> Iterator[Row]:
@@ -139,13 +162,12 @@ def prefill(shape: str, given: Given) -> Iterator[Row]:
             for row in engine.run(1, 1.0, frozenset()):
                 engine.close(row.slot)
 
-        seconds = common.interleave({"ours": work}, given.options.repeats, given.options.warmup, given.device)
+        name = f"prefill {shape}, {tokens:,} tokens and the first sampled"
+        row = common.timed(name, {"ours": work}, given.options, given.device, speedup=True, tokens=tokens)
         limit = 2 * layers * tokens / product_rate(given.device, given.dtype)
         limit = max(limit, 2 * layers / bandwidth(given.device)) + decode_limit(model, 1, tokens, given.device)
-        check = kernels.profiled(work, given.device)
-        words = {"tokens": tokens, "check": check}
-        values = {**seconds, "limit": [limit]}
-        yield Row(f"prefill {shape}, {tokens:,} tokens and the first sampled", values, speedup=True, **words)
+        row.values["limit"], row.check = [limit], profiled(work, given.device)
+        yield row
 
 
 # ---- attention ----
@@ -153,34 +175,18 @@ def prefill(shape: str, given: Given) -> Iterator[Row]:
 
 def attention(given: Given) -> Iterator[Row]:
     """Compare the kernel of exact=true with torch's varlen_attn, which training takes without it, and with torch's
-    scaled_dot_product_attention: forward and backward of whole sequences, and one query of each row."""
+    scaled_dot_product_attention: forward and backward of whole sequences."""
     for shape in dict.fromkeys((given.scale.large, given.scale.small)):
         raw = sides.SHAPES[shape]
         heads = raw["num_attention_heads"], raw["num_key_value_heads"], raw["head_dim"]
         for sequences, tokens in given.scale.attention:
             name = f"attention {shape}, {sequences} x {tokens:,} tokens, forward and backward"
-            yield _attention_row(name, *_training_sides(heads, sequences, tokens, given), given)
-        rows, context = given.scale.rows[-1], given.scale.contexts[-1]
-        name = f"attention {shape}, one query of {rows} rows, context {context:,}"
-        yield _attention_row(name, *_decode_sides(heads, rows, context, given), given)
+            works = attention_passes(heads, sequences, tokens, given)
+            yield common.compared(name, works, torch.Tensor.detach, given)
 
 
-def _attention_row(name: str, works: dict, check: dict, given: Given) -> Row:
-    """check: {side: the output}, of which ours is compared with the first other."""
-    dropped, outputs = {}, {}
-    outputs = common.each_side(check, dropped)
-    works = {side: work for side, work in works.items() if side in outputs}
-    seconds = common.interleave(works, given.options.repeats, given.options.warmup, given.device, dropped=dropped)
-    others = [side for side in outputs if side != "ours"]
-    checked = ""
-    if "ours" in outputs and others:
-        mine, theirs = outputs["ours"].float(), outputs[others[0]].float()
-        checked = f"{((mine - theirs).norm() / theirs.norm()).item():.1e} of its norm from {others[0]}"
-    return Row(name, seconds, check=checked, dropped=dropped)
-
-
-def _training_sides(heads: tuple, sequences: int, tokens: int, given: Given) -> tuple[dict, dict]:
-    """Return (the passes, the outputs) by side, of queries [B, H, T, E]."""
+def attention_passes(heads: tuple, sequences: int, tokens: int, given: Given) -> dict[str, Callable]:
+    """Return the passes by side, each of which returns its output [B, H, T, E]."""
     H, K, E = heads
     generator = torch.Generator(given.device).manual_seed(0)
     words = {"device": given.device, "dtype": given.dtype, "generator": generator}
@@ -206,33 +212,14 @@ def _training_sides(heads: tuple, sequences: int, tokens: int, given: Given) -> 
         pack = cuda_block.pack_rows(rows_ST, rows_ST >= 0)
         outputs = {"ours": ours, "varlen_attn": packed, "SDPA": sdpa}
 
-    def both_ways(output: Callable) -> None:
+    def both_ways(output: Callable) -> torch.Tensor:
         for x in inputs:
             x.grad = None
-        output().backward(grad_BHTE)
+        found = output()
+        found.backward(grad_BHTE)
+        return found
 
-    detached = {side: lambda output=output: output().detach() for side, output in outputs.items()}
-    return {side: partial(both_ways, output) for side, output in outputs.items()}, detached
-
-
-@torch.no_grad()
-def _decode_sides(heads: tuple, rows: int, context: int, given: Given) -> tuple[dict, dict]:
-    """Return (the calls, the same calls) by side, of one query a row over keys that lie as each side reads them."""
-    H, K, E = heads
-    generator = torch.Generator(given.device).manual_seed(0)
-    words = {"device": given.device, "dtype": given.dtype, "generator": generator}
-    blocks = -(-context // KEY_BLOCK)
-    q_BHTE = torch.randn(rows, H, 1, E, **words)
-    k_UZEL, v_UZLE = (torch.randn(blocks, rows * K, E, KEY_BLOCK, **words) for _ in range(2))
-    v_UZLE = v_UZLE.mT.contiguous()
-    flat = lambda x_UZLE: x_UZLE.transpose(0, 1).reshape(rows, K, -1, E)[:, :, :context].contiguous()  # noqa: E731
-    k_BKTE, v_BKTE = flat(k_UZEL.mT), flat(v_UZLE)
-    positions_BT = torch.full((rows, 1), context - 1, device=given.device)
-    works = {
-        "ours": torch.no_grad()(lambda: attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, exact=True)),
-        "SDPA": torch.no_grad()(lambda: F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, enable_gqa=True)),
-    }
-    return works, works
+    return {side: partial(both_ways, output) for side, output in outputs.items()}
 
 
 # ---- training ----
@@ -264,19 +251,16 @@ def training_row(name: str, model, given: Given) -> Row:
         for p in model.parameters():
             p.grad = None
 
-    dropped: dict[str, str] = {}
-    words = given.options.repeats, given.options.warmup, given.device, given.scale.patience
+    name = f"{name}, {count * tokens:,} tokens"
     common.reset_peak(given.device)
-    seconds = common.interleave({"ours": work}, *words, dropped=dropped)
-    name, peak = f"{name}, {count * tokens:,} tokens", common.peak_gib(given.device)
-    if dropped:
-        return Row(name, {}, dropped=dropped)
-    check = kernels.profiled(work, given.device)
-    operations = 4 * (count * tokens * layer_weights(model) + len(grad_N) * model.lm_head.weight.numel())
-    values = {**seconds, "limit": [operations / product_rate(given.device, given.dtype)]}
-    details = {"pass_peak_gib": peak}
-    check = f"peak {peak:.2f} GiB; {check}"
-    return Row(name, values, speedup=True, tokens=count * tokens, check=check, details=details)
+    limit = given.scale.patience
+    row = common.timed(name, {"ours": work}, given.options, given.device, limit, speedup=True, tokens=count * tokens)
+    if row.values:
+        operations = 4 * (count * tokens * layer_weights(model) + len(grad_N) * model.lm_head.weight.numel())
+        row.values["limit"] = [operations / product_rate(given.device, given.dtype)]
+        row.check = f"peak {common.peak_gib(given.device):.2f} GiB"
+        row.check += f"; {kernels}" if (kernels := profiled(work, given.device)) else ""
+    return row
 
 
 # ---- quantised bases ----
@@ -289,12 +273,15 @@ def quantised(given: Given) -> Iterator[Row]:
     layer = max(block_linears(model).values(), key=lambda layer: layer.out_features * layer.in_features)
     moved = sum(x.nbytes for x in (layer.weight, layer.absmax))
     moved += layer.out_features * layer.in_features * given.dtype.itemsize
-    words = given.options.repeats, given.options.warmup, given.device
-    seconds = common.interleave({"ours": lambda: layer.dense(given.dtype)}, *words)
-    values = {**seconds, "limit": [moved / bandwidth(given.device)]}
-    yield Row(f"dequantise nf4, {layer.out_features} x {layer.in_features}", values, speedup=True)
+    name, works = (
+        f"dequantise nf4, {layer.out_features} x {layer.in_features}",
+        {"ours": lambda: layer.dense(given.dtype)},
+    )
+    row = common.timed(name, works, given.options, given.device, speedup=True)
+    row.values["limit"] = [moved / bandwidth(given.device)]
+    yield row
     context = given.scale.contexts[len(given.scale.contexts) // 2]
     for rows in given.scale.rows:
         name = f"decode {shape} nf4, {rows} rows, context {context:,}"
-        yield from one_step(name, partial(step_row, name, model, rows, context, None, given))
+        yield step_row(name, model, rows, context, None, given)
     yield training_row(f"training pass {shape} nf4", model, given)

@@ -1,8 +1,11 @@
 """The parts of benchmarks/gpu.py, the most important first; most are the CPU benchmarks' own at other sizes."""
 
+import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 
@@ -17,15 +20,14 @@ from models.logprob import token_logprobs
 from rl.config.parse import parse
 
 
-def each(parts: common.Parts, given: Given) -> Iterator[Row]:
-    """Yield the rows; one that fails becomes a note."""
+def each(parts: common.Parts) -> Iterator[Row | str]:
+    """Yield the rows; one that fails is a note."""
     for name, part in parts.items():
         try:
             row = part(name)
         except Exception as error:  # a failure of any kind must not lose the other rows
-            given.note(f"{name}: failed, {common.one_line(error)}")
+            row = f"{name}: failed, {common.one_line(error)}"
             common.free_memory()
-            continue
         yield row
 
 
@@ -53,15 +55,13 @@ def epoch(given: Given) -> Iterator[Row]:
 # ---- the head ----
 
 
-def heads(given: Given) -> Iterator[Row]:
-    others, missing = logprob.peers(given.device, compile=given.device != "cpu")
-    for line in logprob.notes_of(missing):
-        given.note(line)
+def heads(given: Given) -> Iterator[Row | str]:
+    others, missing = logprob.peers(given.device)
+    yield from logprob.notes_of(missing)
     for name, N, D, V, targets in given.scale.heads:
         make = cache(partial(logprob.make_inputs, N, D, V, given.dtype, given.device))
-        names = {"ours": logprob.ours, **others}
-        words = name, make, names, given.options, given.targets(targets), given.device
-        yield from each(logprob.parts(*words), given)
+        words = name, make, {"ours": logprob.ours, **others}, given.options, given.targets(targets), given.device
+        yield from each(logprob.parts(*words))
         yield with_entropy(f"{name}, with the entropy's gradient", make(), given)
         make.cache_clear()
 
@@ -77,16 +77,8 @@ def with_entropy(name: str, inputs: logprob.Inputs, given: Given) -> Row:
         logp_NV = torch.nn.functional.linear(hidden_ND, weight_VD).float().log_softmax(-1)
         return logp_NV.gather(1, targets_N[:, None])[:, 0] - 0.01 * (logp_NV.exp() * logp_NV).sum(-1)
 
-    works, dropped = {"ours": partial(logprob.run, ours, inputs), "naive": partial(logprob.run, naive, inputs)}, {}
-    found = common.each_side(works, dropped)
-    check = ""
-    if len(found) == 2:
-        mine, theirs = (result[1].float() for result in found.values())
-        check = f"gradients {((mine - theirs).norm() / theirs.norm()).item():.1e} of their norm apart"
-    works = {side: works[side] for side in found}
-    words = given.options.repeats, given.options.warmup, given.device
-    seconds = common.interleave(works, *words, dropped=dropped)
-    return Row(name, seconds, tokens=len(inputs.targets_N), check=check, dropped=dropped)
+    works = {side.__name__: partial(logprob.run, side, inputs) for side in (ours, naive)}
+    return common.compared(name, works, lambda found: found[1], given, tokens=len(inputs.targets_N))
 
 
 # ---- rollouts ----
@@ -144,9 +136,8 @@ def rollouts(given: Given) -> Iterator[Row]:
 
 
 def turns(given: Given) -> Iterator[Row]:
-    raw = sides.SHAPES[given.scale.small]
-    model = sides.adapted(sides.random(raw, given.dtype, given.device))
-    talk = generate.make_talk(*given.scale.talk, raw["vocab_size"])
+    model = gpu_decode.model_of(given.scale.small, given)
+    talk = generate.make_talk(*given.scale.talk, model.config.vocab_size)
     name = f"multi-turn {given.scale.talk[0]} rows, {given.scale.small}"
     words = given.options, given.targets({"reuse off": 3.0}), given.device, given.scale.patience
     yield generate.measure_turns(name, model, talk, *words)
@@ -157,7 +148,7 @@ def layers(given: Given) -> Iterator[Row]:
     raw, targets = sides.layers_of(scale.large, 4), given.targets({"peft": 0.90, "floor": 1.08})
     name = f"4 layers of {scale.large}, {scale.layer_tokens} tokens"
     words = raw, scale.layer_tokens, given.dtype, given.options, targets, given.device
-    yield from each(lora_benchmark.layer_parts(name, *words), given)
+    yield from each(lora_benchmark.layer_parts(name, *words))
 
 
 def group(given: Given) -> Iterator[Row]:
@@ -169,13 +160,12 @@ def group(given: Given) -> Iterator[Row]:
         name, of = f"group prefix sharing, {shape} {str(kind).removeprefix('torch.')}", sides.SHAPES[shape]
         targets = given.targets({"unshared": target if kind == given.dtype else 1.0})
         words = of, scale.group, kind, given.options, targets, given.device
-        yield from each(lora_benchmark.group_parts(name, *words), given)
+        yield from each(lora_benchmark.group_parts(name, *words))
 
 
 def grpo_step(given: Given) -> Iterator[Row]:
-    missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
-    for name in missing:
-        given.note(f"{name}: absent; the step was measured without trl.")
+    missing = common.absent(*sides.TRAINER)
+    yield from common.absences(missing)
     (prompts, samples, prompt, new), options = given.scale.step, given.options
     sizes = {"prompts": prompts, "samples": samples, "prompt": prompt, "new": new, "pieces": prompts}
     words = {"repeats": options.repeats, "warmup": 1, "threads": options.threads, "model": given.scale.small}
@@ -187,29 +177,26 @@ def grpo_step(given: Given) -> Iterator[Row]:
 
 def exact(given: Given) -> Iterator[Row]:
     """Compare a rollout of several turns and the training pass over it with exact=true and without."""
-    raw = sides.SHAPES[given.scale.small]
-    model = sides.adapted(sides.random(raw, given.dtype, given.device))
-    talk = generate.make_talk(*given.scale.round_trip, raw["vocab_size"])
+    model = gpu_decode.model_of(given.scale.small, given)
+    talk = generate.make_talk(*given.scale.round_trip, model.config.vocab_size)
 
     def round_trip(exact: bool) -> torch.Tensor:
         gpu_checks.switch_exact(model, exact)
-        played = generate.play(model, talk, reuse=True, temperature=1.0)
-        return gpu_checks.train(model, gpu_checks.episodes_of(talk, *played))[0]
+        return gpu_checks.train(model, gpu_checks.played(model, talk))[0]
 
-    unequal, options = int((round_trip(True) != 0).sum()), given.options
+    unequal = int((round_trip(True) != 0).sum())
     works = {"ours": partial(round_trip, True), "not exact": partial(round_trip, False)}
-    words = options.repeats, options.warmup, given.device, given.scale.patience
-    row = Row(f"exact path, {given.scale.small}, rollout and training pass", common.interleave(works, *words))
-    row.check = f"{unequal:,} tokens differ" if unequal else "all tokens equal bit for bit"
-    row.targets = {} if unequal else given.targets({"not exact": 1.10})
-    yield row
+    words = {"check": f"{unequal:,} tokens differ" if unequal else "all tokens equal bit for bit"}
+    words["targets"] = {} if unequal else given.targets({"not exact": 1.10})
+    name = f"exact path, {given.scale.small}, rollout and training pass"
+    yield common.timed(name, works, given.options, given.device, given.scale.patience, **words)
     gpu_checks.switch_exact(model, True)
     rows, context = (sizes[len(sizes) // 2] for sizes in (given.scale.rows, given.scale.contexts))
     name = f"decode {given.scale.small}, exact=true, {rows} rows, context {context:,}"
-    yield from gpu_decode.one_step(name, partial(gpu_decode.step_row, name, model, rows, context, None, given))
+    yield gpu_decode.step_row(name, model, rows, context, None, given)
 
 
-Part = Callable[[Given], Iterator[Row]]
+Part = Callable[[Given], Iterator[Row | str]]  # yields rows, and notes
 PARTS: dict[str, tuple[Part, int]] = {  # the function and the seconds that benchmarks/gpu.py keeps for it
     "tests": (gpu_checks.tests, 115),
     "agreement": (gpu_checks.agreement, 40),
@@ -229,3 +216,26 @@ PARTS: dict[str, tuple[Part, int]] = {  # the function and the seconds that benc
     "GRPO step": (grpo_step, 25),
     "mixed rollouts": (rollouts, 15),
 }
+
+
+def measured(name: str, part: Part, given: Given) -> Iterator[Row | str]:
+    """Yield a part's rows, each with its peak memory, and its notes, of which a failure is the last."""
+    torch.set_num_threads(given.options.threads)
+    common.reset_peak(given.device)
+    try:
+        for found in part(given):
+            if isinstance(found, Row):
+                found.details["peak_gib"] = round(common.peak_gib(given.device), 3)
+                common.reset_peak(given.device)
+            yield found
+    except Exception as error:  # a failure of any kind must not lose the rows before it
+        yield f"{name}: failed, {common.one_line(error)}"
+
+
+def send(name: str, given: Given, sender: Connection) -> None:
+    """Send what a part yields, then None. For a process of its own, which becomes the leader of its group."""
+    os.setpgrp()
+    warnings.simplefilter("ignore")
+    for found in measured(name, PARTS[name][0], given):
+        sender.send(found)
+    sender.send(None)

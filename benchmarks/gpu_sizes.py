@@ -1,9 +1,10 @@
 """The sizes at which benchmarks/gpu.py measures: one set for each kind of card, and a small one that a CPU runs too."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from benchmarks import sides
+import torch
+
+from benchmarks import common, sides
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,6 @@ def _head(name: str, N: int) -> tuple:
 SIZES = {  # by the card's memory in GiB, from which on the set is chosen
     "141GB": (120, Scale()),
     "80GB": (60, replace(Scale(), step=(4, 8, 512, 256))),
-    "40GB": (
-        30,
-        replace(
-            Scale(),
-            large="1.5b",
-            heads=(_head("1.5b", 8192), _head("0.5b", 16384)),
-            step=(4, 8, 256, 256),
-        ),
-    ),
     "24GB": (
         18,
         replace(
@@ -110,30 +102,14 @@ def by_memory(gibibytes: float) -> str:
     return next(name for name, (least, _) in SIZES.items() if gibibytes >= least)
 
 
-def named(size: str, large: str = "", small: str = "") -> Scale:
-    """Return a set of sizes, with other shapes for its models if given. Raise ValueError for an unknown name.
-
-    Targets are those of the shapes that they were stated for.
-    """
-    for key, word in (("large", large), ("small", small)):
-        if word and word not in sides.SHAPES:
-            raise ValueError(f"{key}={word}: not one of {', '.join(sides.SHAPES)}")
-    scale = SIZES[size][1]
-    return replace(scale, large=large or scale.large, small=small or scale.small)
-
-
-Note = Callable[[str], None]
-
-
 @dataclass(frozen=True)
 class Given:
     """Everything that a part needs."""
 
     scale: Scale
-    options: object  # benchmarks.gpu.Options
+    options: common.Options
     device: str
-    dtype: object  # torch.dtype
-    note: Note  # adds a line to the notes
+    dtype: torch.dtype
 
     def targets(self, stated: dict) -> dict:
         """Return the targets if they are stated for this device and these sizes, else none."""

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +31,6 @@ class Options(common.Options):
     D: Positive[int] = 896  # width of the hidden states
     V: Positive[int] = 151936  # words of the vocabulary
     dtypes: str = "float32,bfloat16"  # by comma
-    compile: bool = False  # also measure torch.compile of naive; takes minutes and a C++ compiler
 
 
 @dataclass(frozen=True)
@@ -67,13 +65,13 @@ def naive(hidden_ND, weight_VD, targets_N):
     return logits_NV.float().log_softmax(-1).gather(1, targets_N[:, None])[:, 0]
 
 
-def peers(device: str, compile: bool) -> tuple[dict[str, Callable], list[str]]:
+def peers(device: str) -> tuple[dict[str, Callable], list[str]]:
     """Return (the other sides that can run here, a line about each that cannot)."""
     sides, missing = {"naive": naive}, []
-    makers = {"compiled naive": _compiled, "trl": _trl, "liger": _liger, "cut-cross-entropy": _cce}
+    makers = {"trl": _trl, "liger": _liger, "cut-cross-entropy": _cce}
+    if device != "cpu":  # where it takes minutes and a C++ compiler
+        makers["compiled naive"] = lambda device: torch.compile(naive, dynamic=False)
     for name, make in makers.items():
-        if name == "compiled naive" and not compile:
-            continue
         try:
             sides[name] = make(device)
             run(sides[name], make_inputs(64, 128, 256, torch.bfloat16 if device == "cuda" else torch.float32, device))
@@ -83,10 +81,6 @@ def peers(device: str, compile: bool) -> tuple[dict[str, Callable], list[str]]:
             del sides[name]
             missing.append(f"{name}: fails here ({type(error).__name__}: {str(error).splitlines()[0][:160]}).")
     return sides, missing
-
-
-def _compiled(device: str):
-    return torch.compile(naive, dynamic=False)
 
 
 def _trl(device: str):
@@ -140,32 +134,18 @@ def two_products(inputs: Inputs, rows: int = 4096) -> None:
 # ---- what is measured ----
 
 
-@torch.no_grad()
-def truth(inputs: Inputs, rows: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (logprobs_N, the gradient of hidden) in float64."""
-    weight, logprobs, gradients = inputs.weight_VD.double(), [], []
+def truth(inputs: Inputs, rows: int = 128) -> list[torch.Tensor]:
+    """Return [logprobs_N, the gradient of hidden] in float64, computed by autograd in pieces of rows."""
+
+    def plain(hidden_ND, weight_VD, targets_N):
+        return F.linear(hidden_ND, weight_VD).log_softmax(-1).gather(1, targets_N[:, None])[:, 0]
+
+    weight_VD, found = inputs.weight_VD.double(), []
     for start in range(0, len(inputs.hidden_ND), rows):
         piece = slice(start, start + rows)
-        targets = inputs.targets_N[piece]
-        logp = (inputs.hidden_ND[piece].double() @ weight.mT).log_softmax(-1)
-        logprobs.append(logp.gather(1, targets[:, None])[:, 0])
-        slope = weight[targets] - logp.exp_() @ weight
-        gradients.append(slope * inputs.grad_N[piece, None].double())
-    return torch.cat(logprobs), torch.cat(gradients)
-
-
-def depends_on_others(inputs: Inputs) -> tuple[int, int]:
-    """Return how many of our values, and how many rows of the gradient, change a bit if rows are permuted or split."""
-    values_N, grad_ND = run(ours, inputs)
-    N, changed = len(values_N), torch.zeros(2, len(values_N), dtype=torch.bool, device=values_N.device)
-    order = torch.randperm(N, generator=torch.Generator().manual_seed(1)).to(values_N.device)
-    cuts = sorted({0, 1, N // 3, N // 2 + 1, N} & set(range(N + 1)))
-    pieces = [torch.arange(a, b, device=order.device) for a, b in pairwise(cuts)]
-    for index in (order, *pieces):
-        part = Inputs(inputs.hidden_ND[index], inputs.weight_VD, inputs.targets_N[index], inputs.grad_N[index])
-        values, grad = run(ours, part)
-        changed[:, index] |= torch.stack((values != values_N[index], (grad != grad_ND[index]).any(-1)))
-    return tuple(changed.sum(-1).tolist())
+        hidden_ND, grad_N = inputs.hidden_ND[piece].double(), inputs.grad_N[piece].double()
+        found.append(run(plain, Inputs(hidden_ND, weight_VD, inputs.targets_N[piece], grad_N)))
+    return [torch.cat(pieces) for pieces in zip(*found, strict=True)]
 
 
 def parts(
@@ -176,53 +156,39 @@ def parts(
     targets: of the time. Without them scratch has no target either.
     """
 
+    def works() -> dict[str, Callable]:
+        return {side: partial(run, function, make()) for side, function in sides.items()}
+
     def time(row: str) -> Row:
-        inputs = make()
-        works = {side: partial(run, function, inputs) for side, function in sides.items()}
+        inputs, timed = make(), works()
         if device == "cpu" and inputs.weight_VD.dtype == torch.float32:
-            works[f"naive, {TOO}"] = fast_matmul()(works["naive"])
-        works["two products"], dropped = partial(two_products, inputs), {}
-        how = {"dropped": dropped, "clock": options.clock}
-        seconds = common.interleave(works, options.repeats, options.warmup, device, **how)
-        return Row(row, seconds, targets=targets, tokens=len(inputs.targets_N), dropped=dropped)
+            timed[f"naive, {TOO}"] = fast_matmul()(timed["naive"])
+        timed["two products"] = partial(two_products, inputs)
+        return common.timed(row, timed, options, device, targets=targets, tokens=len(inputs.targets_N))
 
     def scratch(row: str) -> Row:
-        inputs, dropped = make(), {}
-        works = {side: partial(common.scratch_of, partial(run, f, inputs), device) for side, f in sides.items()}
-        found = {side: [mebibytes] for side, mebibytes in common.each_side(works, dropped).items()}
-        return Row(row, found, "MiB", targets={"naive": 0.1, "ours": 512.0} if targets else {}, dropped=dropped)
+        found = {side: partial(common.scratch_of, work, device) for side, work in works().items()}
+        return common.valued(row, found, "MiB", targets={"naive": 0.1, "ours": 512.0} if targets else {})
 
     @cache
-    def errors() -> tuple[dict, dict, dict]:
-        """Return (error by side, error of the gradient by side, dropped sides)."""
-        inputs, dropped = make(), {}
-        expected_N, expected_ND = truth(inputs)
+    def expected() -> list[torch.Tensor]:
+        return truth(make())
 
-        def error(function: Callable) -> tuple[float, float]:
-            logprobs_N, grad_ND = run(function, inputs)
-            apart_ND = grad_ND.double() - expected_ND
-            return (logprobs_N.double() - expected_N).abs().max().item(), (apart_ND.norm() / expected_ND.norm()).item()
+    def largest_error(work: Callable) -> float:
+        return (work()[0].double() - expected()[0]).abs().max().item()
 
-        found = common.each_side({side: partial(error, function) for side, function in sides.items()}, dropped)
-        return *({side: [pair[i]] for side, pair in found.items()} for i in (0, 1)), dropped
+    def error_of_the_gradient(work: Callable) -> float:
+        return ((work()[1].double() - expected()[1]).norm() / expected()[1].norm()).item()
 
-    @cache
-    def changed() -> tuple[int, int, int]:
-        inputs = make()
-        return *depends_on_others(inputs), len(inputs.targets_N)
-
-    def depending(which: int, row: str) -> Row:
-        return Row(row, {"ours": [float(changed()[which])]}, f"of {changed()[2]}", targets={"ours": 0.0})
+    def errors(kind: Callable, unit: str, bounds: dict, row: str) -> Row:
+        found = {side: partial(kind, work) for side, work in works().items()}
+        return common.valued(row, found, unit, targets=bounds)
 
     return {
         f"{name}, forward and backward": time,
         f"{name}, scratch": scratch,
-        f"{name}, largest error": lambda row: Row(
-            row, errors()[0], "nats", targets={"ours": 1e-4}, dropped=errors()[2]
-        ),
-        f"{name}, error of the gradient": lambda row: Row(row, errors()[1], "of its norm", dropped=errors()[2]),
-        f"{name}, values that depend on N": partial(depending, 0),
-        f"{name}, gradients that depend on N": partial(depending, 1),
+        f"{name}, largest error": partial(errors, largest_error, "nats", {"ours": 1e-4}),
+        f"{name}, error of the gradient": partial(errors, error_of_the_gradient, "of its norm", {}),
     }
 
 
@@ -233,8 +199,7 @@ def notes_of(missing: list[str]) -> list[str]:
         "if that is trained, which it is not here.",
         "scratch: the most that tensors take while a side runs, beyond its inputs and outputs; on a CPU the tensors "
         "that torch's operations make are counted, not what a matrix product takes inside, nor copies that are kept.",
-        "error: against float64 on the same inputs. that depend on N: other bits among permuted rows, or among fewer, "
-        "down to one alone.",
+        "error: against float64 on the same inputs.",
         "two products: the hidden states with the head and the result with the head again, and nothing else.",
         *missing,
     ]
@@ -255,13 +220,10 @@ def main(options: Options) -> None:
         return made
 
     common.chosen(plan({}), options.only)  # before the peers are imported, which takes a while
-    others, missing = peers("cpu", options.compile)
-    if not options.compile:
-        missing.append("torch.compile of naive: left out; compile=true adds it, for minutes and with a C++ compiler.")
+    others, missing = peers("cpu")
     sides = {"ours": ours, **others}
-    rows = list(common.measured(plan(sides), options.only, common.absent("transformers", "trl")))
     about = {"tokens": options.N, "width": options.D, "vocabulary": options.V, "head": "frozen"}
-    common.report("logprob", rows, options, notes_of(missing), about)
+    common.measure_and_report("logprob", plan(sides), options, notes_of(missing), about, ("transformers", "trl"))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Literal
 
 import torch
 
@@ -26,11 +27,11 @@ from rl.records import Episode, Turn
 
 @dataclass
 class Options(common.Options):
-    shape: str = "0.5b"  # of the layers: small | quarter | 0.5b | 7b
+    shape: Literal[*sides.SHAPES] = "0.5b"  # of the layers
     layers: Positive[int] = 4  # of them
     tokens: Positive[int] = 512  # one sequence
     dtypes: str = "float32,bfloat16"  # by comma
-    group_shape: str = "quarter"  # of a whole model that trains on a group; then the layers above do
+    group_shape: Literal[*sides.SHAPES] = "quarter"  # of a whole model that trains on a group; then the layers above do
     prompt: Positive[int] = 512  # tokens that the group shares
     completion: Positive[int] = 512  # tokens of each sample
     group: Positive[int] = 8  # samples
@@ -86,66 +87,57 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
     float32 (its default, and ours) or in the base's dtype.
     """
     has_peft = not common.absent("transformers", "peft")
-    pass_words = cache(partial(_words, raw, tokens, dtype, device))
+    generator = torch.Generator(device).manual_seed(0)
+    ids_BT = torch.randint(raw["vocab_size"], (1, tokens), device=device, generator=generator)
+    grad_BTD = torch.randn(1, tokens, raw["hidden_size"], device=device, generator=generator).to(dtype)
+    dropped: dict[str, str] = {}  # sides that could not be made
 
     @cache
     def made() -> tuple:
-        """Return (our model, the pass by side, A and B by side, dropped sides)."""
+        """Return (our model, the pass by side, A and B by side)."""
         common.choose_products(options, common.sizes_for_products(parse_config(raw)), device, dtype)
-        model, dropped = sides.adapted(sides.random(raw, dtype, device)), {}
+        model = sides.adapted(sides.random(raw, dtype, device))
         entering_gradient(model)
-        passes, factors = {"ours": partial(our_pass, model, *pass_words())}, {"ours": our_factors(model)}
+        passes, factors = {"ours": partial(our_pass, model, ids_BT, grad_BTD)}, {"ours": our_factors(model)}
         widths = ((True, False) if dtype != torch.float32 else (True,)) if has_peft else ()
         twins = {"peft" if wide else "peft, narrow adapters": partial(sides.twin, model, raw, wide) for wide in widths}
         for side, (peer, theirs) in common.each_side(twins, dropped).items():
             entering_gradient(peer.base_model.model)
-            passes[side], factors[side] = partial(peer_pass, peer, *pass_words()), theirs
-        return model, passes, factors, dropped
-
-    @cache
-    def found() -> dict[str, dict]:
-        _, passes, factors, dropped = made()
-        works = {side: partial(gradients, theirs, passes[side]) for side, theirs in factors.items()}
-        return common.each_side(works, dropped)
+            passes[side], factors[side] = partial(peer_pass, peer, ids_BT, grad_BTD), theirs
+        return model, passes, factors
 
     def time(row: str) -> Row:
-        model, passes, factors, dropped = made()
-        dropped = dict(dropped)
+        model, passes, factors = made()
+        works = dict(passes)
         if "peft" in passes and device == "cpu" and dtype == torch.float32:
-            passes = passes | {f"peft, {TOO}": fast_matmul()(passes["peft"])}
-        passes = passes | {"floor": partial(floor_pass, model, *pass_words())}
-        how = {"dropped": dropped, "clock": options.clock}
-        seconds = common.interleave(passes, options.repeats, options.warmup, device, **how)
-        made_row = Row(row, seconds, tokens=tokens, dropped=dropped)
-        peers = [side for side in factors if side in seconds and side != "ours"]
+            works[f"peft, {TOO}"] = fast_matmul()(passes["peft"])
+        works["floor"] = partial(floor_pass, model, ids_BT, grad_BTD)
+        timed = common.timed(row, works, options, device, tokens=tokens, dropped=dict(dropped))
+        peers = [side for side in factors if side in timed.values and side != "ours"]
         if peers and "peft" in targets:
-            made_row.targets[min(peers, key=made_row.median)] = targets["peft"]
-        made_row.targets |= {side: bound for side, bound in targets.items() if side == "floor"}
-        return made_row
+            timed.targets[min(peers, key=timed.median)] = targets["peft"]
+        timed.targets |= {side: bound for side, bound in targets.items() if side == "floor"}
+        return timed
 
     def errors(row: str) -> Row:
-        exact = deepcopy(made()[0]).double()
-        ids_BT, grad_BTD = pass_words()
+        model, passes, factors = made()
+        exact = deepcopy(model).double()
         truth = gradients(our_factors(exact), partial(our_pass, exact, ids_BT, grad_BTD.double()))
-        values = {side: [difference(mine, truth)] for side, mine in found().items()}
-        return Row(row, values, "of their norm", dropped=made()[3])
+        error = lambda side: difference(gradients(factors[side], passes[side]), truth)  # noqa: E731
+        works = {side: partial(error, side) for side in factors}
+        return common.valued(row, works, "of their norm", dropped=dict(dropped))
 
     def apart(row: str) -> Row:
-        if "peft" not in found():
-            return Row(row, {}, dropped=made()[3])
-        return Row(row, {"ours": [difference(found()["ours"], found()["peft"])]}, "relative", targets={"ours": 1e-5})
+        _, passes, factors = made()
+        if "peft" not in factors:
+            return Row(row, {}, dropped=dropped)
+        mine, theirs = (gradients(factors[side], passes[side]) for side in ("ours", "peft"))
+        return Row(row, {"ours": [difference(mine, theirs)]}, "relative", targets={"ours": 1e-5})
 
     rows = {f"{name}, forward and backward": time, f"{name}, error of the gradients of A and B": errors}
     if has_peft and dtype == torch.float32:
         rows[f"{name}, gradients of A and B against peft"] = apart
     return rows
-
-
-def _words(raw: dict, tokens: int, dtype, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (ids_BT of one sequence, the gradient of the hidden states that leave)."""
-    generator = torch.Generator(device).manual_seed(0)
-    ids_BT = torch.randint(raw["vocab_size"], (1, tokens), device=device, generator=generator)
-    return ids_BT, torch.randn(1, tokens, raw["hidden_size"], device=device, generator=generator).to(dtype)
 
 
 # ---- the group ----
@@ -197,11 +189,8 @@ def group_parts(
         return model, {"ours": partial(shared_pass, *words, grad_N), "unshared": partial(unshared_pass, *words, grad_N)}
 
     def time(row: str) -> Row:
-        dropped = {}
-        how = {"dropped": dropped, "clock": options.clock}
-        seconds = common.interleave(made()[1], options.repeats, options.warmup, device, **how)
         tokens = group * (prompt + completion)
-        return Row(row, seconds, speedup=True, targets=targets, tokens=tokens, dropped=dropped)
+        return common.timed(row, made()[1], options, device, speedup=True, targets=targets, tokens=tokens)
 
     def apart(row: str) -> Row:
         model, passes = made()
@@ -213,9 +202,6 @@ def group_parts(
 
 
 def main(options: Options) -> None:
-    for key in ("shape", "group_shape"):
-        if getattr(options, key) not in sides.SHAPES:
-            sys.exit(f"{key}={getattr(options, key)}: not one of {', '.join(sides.SHAPES)}")
     dtypes = common.dtypes_of(options.dtypes)
     torch.set_num_threads(options.threads)
     raw, made = sides.layers_of(options.shape, options.layers), {}
@@ -232,8 +218,6 @@ def main(options: Options) -> None:
         stated = common.as_stated(options, *of, "prompt", "completion", "group")
         targets, name = {"unshared": 1.7} if stated else {}, f"group prefix sharing, {word}, float32"
         made |= group_parts(name, group_raw, sizes, torch.float32, options, targets)
-    missing = common.absent("transformers", "peft")
-    rows = list(common.measured(made, options.only, missing))
     about = {"layers": f"{options.layers} of {options.shape}", "tokens": options.tokens, "lora": "r=16 all-linear"}
     about |= {"group": f"{options.group} x {options.completion} tokens after {options.prompt}"}
     notes = [
@@ -242,9 +226,8 @@ def main(options: Options) -> None:
         "floor: ours with the adapters off, the entering hidden states' gradient alone. Its hooks are on every side.",
         "group prefix sharing: log-probabilities of the sampled tokens included (a layer's vocabulary has 64 words); "
         "tok/s counts the tokens of all samples, prompts included.",
-        *(f"{name}: absent; ours was measured without it." for name in missing),
     ]
-    common.report("lora", rows, options, notes, about)
+    common.measure_and_report("lora", made, options, notes, about, ("transformers", "peft"))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ class Options(common.Options):
     model: str = "tiny"  # tiny | small (random, 25 million parameters) | a folder | a hub id
     dtypes: str = "float32,bfloat16"  # by comma
     episodes: Positive[int] = 1000  # of TextCraft, at most 8 turns each
-    difficulty: str = "2"  # of TextCraft, depths by comma
     peer_rows: Positive[int] = 16  # prompts of the peer
     peer_new: Positive[int] = 32  # tokens sampled for each
     start: Positive[int] = 64  # tokens of each
@@ -48,13 +47,10 @@ def compare(sampled_N: torch.Tensor, trained_N: torch.Tensor) -> Agreement:
     return Agreement(len(apart_N), int((sampled_N != trained_N).sum()), apart_N.max().item(), apart_N.mean().item())
 
 
-# ---- agreement ----
-
-
 @torch.no_grad()
-def our_agreement(model, tokenizer, episodes: int, difficulty: str) -> tuple[Agreement, int]:
+def our_agreement(model, tokenizer, episodes: int) -> tuple[Agreement, int]:
     """Return (the agreement of sampling and training, the number of sampled turns) over `episodes` episodes."""
-    words = ["env=textcraft", "algo=grpo", f"textcraft.difficulty={difficulty}", f"grpo.group_size={min(8, episodes)}"]
+    words = ["env=textcraft", "algo=grpo", "textcraft.difficulty=2", f"grpo.group_size={min(8, episodes)}"]
     words.append(f"episodes={episodes // min(8, episodes) * min(8, episodes)}")
     cfg = parse(words, "benchmarks.onpolicy")
     size = cfg.grpo.group_size
@@ -83,51 +79,38 @@ def peer_agreement(model, prompts: list[list[int]], new: int) -> Agreement:
     return compare(sampled, trained)
 
 
-def agreement_parts(name: str, found: Callable[[], tuple[dict[str, Agreement], str]]) -> Parts:
-    """Return the rows of shares and gaps. The target is that no token of ours differs."""
+def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path]], options, missing) -> Parts:
+    """Return the rows of one dtype; the target is that no token of ours differs. prepared: returns the folders of the
+    base and of the adapter."""
+
+    @cache
+    def found() -> tuple[dict[str, Agreement], str]:
+        model, tokenizer = sides.our_model(*prepared(), dtype)
+        common.choose_products(options, common.sizes_for_products(model.config), dtype=dtype)
+        mine, turns = our_agreement(model, tokenizer, options.episodes)
+        by_side = {"ours": mine}
+        if not missing:
+            prompts = sides.windows(tokenizer, [options.start] * options.peer_rows)
+            peer = sides.peer_model(*prepared(), dtype=dtype)[0]
+            by_side["transformers + peft"] = peer_agreement(peer, prompts, options.peer_new)
+        counts = [f"{side}: {a.unequal:,} of {a.tokens:,} tokens" for side, a in by_side.items()]
+        return by_side, "; ".join([*counts, f"ours: {options.episodes:,} episodes of {turns:,} turns"])
 
     def shares(row: str) -> Row:
-        sides_, check = found()
-        counts = "; ".join(f"{side}: {a.unequal:,} of {a.tokens:,} tokens" for side, a in sides_.items())
-        values = {side: [a.unequal / a.tokens] for side, a in sides_.items()}
-        return Row(row, values, "of all", targets={"ours": 0.0}, check=f"{counts}{check}")
+        values = {side: [a.unequal / a.tokens] for side, a in found()[0].items()}
+        return Row(row, values, "of all", targets={"ours": 0.0}, check=found()[1])
 
     def gap(which: str, row: str) -> Row:
         return Row(row, {side: [getattr(a, which)] for side, a in found()[0].items()}, "nats")
 
     return {
-        f"{name}, tokens that differ": shares,
-        f"{name}, largest gap": partial(gap, "largest"),
-        f"{name}, mean gap": partial(gap, "mean"),
+        f"{word}, agreement, tokens that differ": shares,
+        f"{word}, agreement, largest gap": partial(gap, "largest"),
+        f"{word}, agreement, mean gap": partial(gap, "mean"),
     }
 
 
-def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path]], options, missing) -> Parts:
-    """Return the rows of one dtype. prepared: returns the folders of the base and of the adapter."""
-
-    @cache
-    def ours() -> tuple:
-        made = sides.our_model(*prepared(), dtype)
-        common.choose_products(options, common.sizes_for_products(made[0].config), dtype=dtype)
-        return made
-
-    @cache
-    def agreement() -> tuple[dict[str, Agreement], str]:
-        model, tokenizer = ours()
-        mine, turns = our_agreement(model, tokenizer, options.episodes, options.difficulty)
-        found = {"ours": mine}
-        if not missing:
-            prompts = sides.windows(tokenizer, [options.start] * options.peer_rows)
-            peer = sides.peer_model(*prepared(), dtype=dtype)[0]
-            found["transformers + peft"] = peer_agreement(peer, prompts, options.peer_new)
-        return found, f"; ours: {options.episodes:,} episodes of {turns:,} turns"
-
-    return agreement_parts(f"{word}, agreement", agreement)
-
-
 def main(options: Options) -> None:
-    if options.difficulty.strip("1234,"):
-        sys.exit(f"difficulty={options.difficulty}: not depths 1 to 4 by comma")
     dtypes = common.dtypes_of(options.dtypes)
     torch.set_num_threads(options.threads)
     missing, made = common.absent("transformers", "peft"), {}
@@ -135,15 +118,13 @@ def main(options: Options) -> None:
         prepared = cache(partial(sides.prepare, options.model, Path(folder)))
         for word, dtype in dtypes.items():
             made |= parts(word, dtype, prepared, options, missing)
-        rows = list(common.measured(made, options.only, missing))
-    about = {"model": options.model, "lora": "r=16 all-linear, B not zero, unmerged on every side"}
-    notes = [
-        f"agreement: ours on {options.episodes:,} episodes of TextCraft, depth {options.difficulty}; transformers "
-        f"and peft on {options.peer_rows} prompts of {options.start} tokens with {options.peer_new} sampled, "
-        "their softmax in float32.",
-        *(f"{name}: absent; ours was measured without it." for name in missing),
-    ]
-    common.report("onpolicy", rows, options, notes, about)
+        about = {"model": options.model, "lora": "r=16 all-linear, B not zero, unmerged on every side"}
+        note = (
+            f"agreement: ours on {options.episodes:,} episodes of TextCraft, depth 2; transformers "
+            f"and peft on {options.peer_rows} prompts of {options.start} tokens with {options.peer_new} sampled, "
+            "their softmax in float32."
+        )
+        common.measure_and_report("onpolicy", made, options, [note], about, ("transformers", "peft"))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def parts_of(name: str, raw: dict, dtype: torch.dtype, options: Options) -> Part
 
     def time(work: Callable[[CausalLM], None], tokens: int, row: str) -> Row:
         works = {side: partial(work, model) for side, model in models().items()}
-        return Row(row, common.interleave(works, options.repeats, options.warmup, clock=options.clock), tokens=tokens)
+        return common.timed(row, works, options, tokens=tokens)
 
     def size(row: str) -> Row:
         return Row(row, {side: [size_of(model)] for side, model in models().items()}, "MiB")
@@ -93,7 +93,7 @@ def main(options: Options) -> None:
         "ours: nf4, with float32 adapters of rank 16 on all layers, as on every side.",
         "rows: a prompt of 32 tokens for each is computed too.",
     ]
-    common.report("quant", list(common.measured(made, options.only)), options, notes, {"tokens": options.tokens})
+    common.measure_and_report("quant", made, options, notes, {"tokens": options.tokens})
 
 
 if __name__ == "__main__":

@@ -3,21 +3,21 @@
 The model has the shape of Qwen2.5-0.5B and random weights. Both sides load it, evaluate, play the same TextCraft tasks
 over several turns, take one optimizer step, evaluate again and save. Random weights never sample a stop token, so all
 replies have max_new_tokens on both sides. Each side runs alone in a process; a row is a phase of the run.
-
-    python -m benchmarks.real_size make=FOLDER      # only write the checkpoint, to train on with model=FOLDER
 """
 
 import json
-import subprocess
+import multiprocessing
 import sys
 import tempfile
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from unittest.mock import patch
 
 import torch
@@ -38,8 +38,8 @@ from rl.tasks import Task, make_env, make_tasks
 @dataclass
 class Options(common.Options):
     repeats: Positive[int] = 1  # runs of each side, in turn
-    shape: str = "0.5b"  # a key of sides.SHAPES
-    dtype: str = "bfloat16"  # of the weights; adapters are float32
+    shape: Literal[*sides.SHAPES] = "0.5b"  # of a model with random weights
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"  # of the weights; adapters are float32
     episodes: Positive[int] = 8  # of the epoch, all in one optimizer step
     group: Positive[int] = 4  # episodes of the same task
     turns: Positive[int] = 3  # of an episode
@@ -47,9 +47,6 @@ class Options(common.Options):
     eval_episodes: NotNegative[int] = 4  # of each evaluation: sampled and greedy, before and after the epoch
     quant: str = ""  # ours: quantise the base, as train.py's quant=
     checkpoint: str = ""  # ours: as train.py's checkpoint=
-    make: str = ""  # write the checkpoint into this new folder and do nothing else
-    side: str = ""  # ours | trl: run that side on the checkpoint `model` and print its phases as JSON
-    model: str = ""  # a checkpoint that `make` wrote; empty: one is made for this run
 
 
 @dataclass
@@ -144,10 +141,6 @@ class Player:
 
 def run_trl(options: Options, model_folder: str, work: Path) -> dict[str, Phase]:
     """Run the epoch with trl's GRPOTrainer on a PEFT model; return its phases."""
-    from datasets import Dataset
-    from transformers.trainer_callback import PrinterCallback
-    from trl import GRPOConfig, GRPOTrainer
-
     cfg = parse(words_of(options, model_folder, str(work / "run")), "benchmarks.real_size")
     tasks = make_tasks(cfg, 0, cfg.episodes // cfg.grpo.group_size, cfg.grpo.group_size, "train", cfg.seed)
     found: dict[str, Phase] = {}
@@ -175,21 +168,13 @@ def run_trl(options: Options, model_folder: str, work: Path) -> dict[str, Phase]
 
     learned: list[int] = []
     with measured_phase(found, "load"):
-        peer, tokenizer = sides.fresh_peer(Path(model_folder), getattr(torch, options.dtype))
-        args = GRPOConfig(
-            output_dir=str(work / "trl"), use_cpu=True, bf16=False, seed=0, max_steps=1, learning_rate=cfg.lr,
-            per_device_train_batch_size=cfg.episodes, num_generations=options.group, temperature=1.0, beta=0.0,
-            max_completion_length=4096, num_iterations=1, loss_type="dapo", scale_rewards="group", epsilon=0.2,
-            epsilon_high=0.28, max_grad_norm=1.0, weight_decay=0.0, lr_scheduler_type="constant",
-            shuffle_dataset=False, gradient_checkpointing=False, report_to="none", logging_strategy="no",
-            save_strategy="no", disable_tqdm=True,
-        )  # fmt: skip
-        data = Dataset.from_dict({"prompt": [str(i) for i in range(cfg.episodes // options.group)]})
+        model, tokenizer = sides.peer_base(model_folder, getattr(torch, options.dtype))
+        more = {"use_cpu": True, "max_steps": 1, "learning_rate": cfg.lr, "max_completion_length": 4096}
+        more |= {"per_device_train_batch_size": cfg.episodes, "num_generations": options.group}
         score = lambda score, **_: score  # noqa: E731
-        trainer = GRPOTrainer(
-            peer, score, args=args, train_dataset=data, processing_class=tokenizer, rollout_func=roll_out
-        )
-        trainer.remove_callback(PrinterCallback)
+        texts = [str(i) for i in range(cfg.episodes // options.group)]
+        words = sides.new_adapter(model), tokenizer, score, texts, work / "trl", more
+        trainer = sides.grpo_trainer(*words, rollout_func=roll_out)
         player = Player(cfg, trainer.model, load_tokenizer(model_folder))
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
     evaluate()
@@ -213,26 +198,19 @@ def run_ours(options: Options, model_folder: str, work: Path) -> dict[str, Phase
     return phases_of(work / "run")
 
 
-def run_side(options: Options) -> None:
-    """Run a side in this process and print its phases as a line of JSON."""
+def run_side(options: Options, side: str, model_folder: str) -> dict[str, Phase]:
+    """Run a side in this process, whose stdout is stderr meanwhile."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        with patch.object(rl.rollout.reward, "turn_reward", even_ids):
-            found = {"ours": run_ours, "trl": run_trl}[options.side](options, options.model, work)
-    print(json.dumps({name: asdict(phase) for name, phase in found.items()}))
+    run, evenly = {"ours": run_ours, "trl": run_trl}[side], patch.object(rl.rollout.reward, "turn_reward", even_ids)
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr), evenly:
+        return run(options, model_folder, Path(folder))
 
 
-def measured(options: Options, side: str, model: str) -> dict[str, Phase]:
+def measured(options: Options, side: str, model_folder: str) -> dict[str, Phase]:
     """Run a side in a process of its own; return its phases."""
-    words = {f.name: getattr(options, f.name) for f in fields(options)} | {"side": side, "model": model, "out": ""}
-    command = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in words.items()]
-    command = [sys.executable, "-m", "benchmarks.real_size", *(word for word in command if not word.endswith("="))]
-    result = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if result.returncode:
-        raise RuntimeError(f"the process of {side} ended with status {result.returncode}; its lines are above")
-    return {name: Phase(**phase) for name, phase in json.loads(result.stdout.splitlines()[-1]).items()}
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(run_side, options, side, model_folder).result()
 
 
 def rows_of(runs: dict[str, list[dict[str, Phase]]]) -> list[Row]:
@@ -266,24 +244,12 @@ NOTES = [
 
 
 def main(options: Options) -> None:
-    if options.shape not in sides.SHAPES:
-        sys.exit(f"shape={options.shape}: not one of {', '.join(sides.SHAPES)}")
-    common.dtypes_of(options.dtype)
-    if options.make:
-        if Path(options.make).exists():
-            sys.exit(f"make={options.make}: the folder is there already")
-        sides.write_base(options.shape, getattr(torch, options.dtype), options.make)
-        return
-    if options.side:
-        return run_side(options)
-    missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
+    missing = common.absent(*sides.TRAINER)
     common.hint(missing)
     wanted = common.chosen(["ours", *([] if missing else ["trl"])], options.only)
     with tempfile.TemporaryDirectory() as folder:
-        model = options.model
-        if not model:
-            model = f"{folder}/base"
-            sides.write_base(options.shape, getattr(torch, options.dtype), model)
+        model = f"{folder}/base"
+        sides.write_base(options.shape, getattr(torch, options.dtype), model)
         runs: dict[str, list] = {side: [] for side in wanted}
         for _ in range(options.repeats):
             for side in wanted:
@@ -292,7 +258,7 @@ def main(options: Options) -> None:
     about = {"shape": options.shape, "dtype": options.dtype, "lora": "r=16 all-linear"}
     played = f"{options.episodes} episodes in groups of {options.group}"
     about |= {"epoch": f"{played}, {options.turns} turns of {options.new} tokens"}
-    notes = [*NOTES, *(f"{name}: absent; ours was measured alone." for name in missing)]
+    notes = [*NOTES, *common.absences(missing)]
     common.report("real_size", rows, options, notes, about)
 
 

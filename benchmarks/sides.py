@@ -7,6 +7,7 @@ makes a decoder with random weights in place, on any device and in any dtype, an
 import json
 import shutil
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +40,9 @@ LLAMA3 = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
     "max_position_embeddings": 8192,
 }
+
+
+TRAINER = ("transformers", "peft", "trl", "datasets", "accelerate")  # packages of trl's trainer
 
 
 def shape(layers: int, width: int, inner: int, heads: int, key_heads: int, vocab: int, tied: bool) -> dict:
@@ -104,27 +108,17 @@ def prepare(name: str, work: Path) -> tuple[Path, Path]:
         write_base(name, torch.float32, base)
     else:
         base = resolve(name)
-    random_adapter(base, work / "adapter")
+    lora.save_adapter(adapted(load_model(str(base))), work / "adapter", str(base))
     return base, work / "adapter"
 
 
-def random_adapter(base: str | Path, folder: Path) -> None:
-    """Write an adapter of the base, whose B is not zero."""
-    lora.save_adapter(adapted(load_model(str(base))), folder, str(base))
-
-
 def write_base(name: str, dtype: torch.dtype, base: str | Path) -> None:
-    """Write a checkpoint with random weights of a shape in SHAPES, and a tokenizer of their size, into a new folder."""
-    base = Path(base)
+    """Write a checkpoint with random weights of a shape in SHAPES into a new folder, and a tokenizer of their size:
+    unused words fill its vocabulary up to the control tokens."""
+    base, raw = Path(base), SHAPES[name]
     base.mkdir(parents=True)
-    for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-        shutil.copy(TINY / file, base)
-    _write(SHAPES[name], base, dtype)
-
-
-def _write(raw: dict, base: Path, dtype: torch.dtype) -> None:
-    """Write random weights, and a vocabulary of their size: unused words fill it up to the control tokens."""
-    tokenizer = json.loads((base / "tokenizer.json").read_text())
+    shutil.copy(TINY / "tokenizer_config.json", base)
+    tokenizer = json.loads((TINY / "tokenizer.json").read_text())
     vocab, control = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
     vocab |= {f"<{i}>": i for i in range(len(vocab), raw["vocab_size"] - len(control))}
     for token, at in zip(control, range(len(vocab), raw["vocab_size"]), strict=True):
@@ -133,8 +127,7 @@ def _write(raw: dict, base: Path, dtype: torch.dtype) -> None:
     ids = {token["content"]: token["id"] for token in control}
     eos, pad = ids["<|im_end|>"], ids["<|endoftext|>"]
     (base / "generation_config.json").write_text(json.dumps({"eos_token_id": [eos, pad], "pad_token_id": pad}))
-    raw = raw | {"eos_token_id": eos, "pad_token_id": pad}
-    save_model(random(raw, dtype), base, raw, dtype)
+    save_model(random(raw, dtype), base, raw | {"eos_token_id": eos, "pad_token_id": pad}, dtype)
 
 
 def our_model(base: Path, adapter: Path, dtype=torch.float32, device: str = "cpu") -> tuple[CausalLM, Tokenizer]:
@@ -143,28 +136,59 @@ def our_model(base: Path, adapter: Path, dtype=torch.float32, device: str = "cpu
     return model, load_tokenizer(str(base))
 
 
-def peer_model(base: Path, adapter: Path, trainable: bool = False, dtype=torch.float32, device: str = "cpu"):
-    """Return (PeftModel, its tokenizer), with the adapter unmerged, as ours is."""
+def quiet_transformers():
+    """Return the module, which prints and warns no more."""
     import transformers
-    from peft import PeftModel
 
-    _quiet()
-    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype).to(device)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def peer_base(base: str | Path, dtype: torch.dtype, device: str = "cpu"):
+    """Return (transformers' model, its tokenizer)."""
+    transformers = quiet_transformers()
     # reads tokenizer.json: for Qwen2 AutoTokenizer builds its own instead
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(base, padding_side="left")
+    return transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype).to(device), tokenizer
+
+
+def peer_model(base: Path, adapter: Path, trainable: bool = False, dtype=torch.float32, device: str = "cpu"):
+    """Return (PeftModel, its tokenizer), with the adapter unmerged, as ours is."""
+    from peft import PeftModel
+
+    model, tokenizer = peer_base(base, dtype, device)
     return PeftModel.from_pretrained(model, adapter, is_trainable=trainable), tokenizer
 
 
-def fresh_peer(base: Path, dtype: torch.dtype):
-    """Return (PeftModel with a new adapter of rank 16 on all linear layers, its tokenizer), as train.py starts."""
-    import transformers
+def new_adapter(model, **keys):
+    """Return a PeftModel with a new adapter of rank 16 on all linear layers, as train.py starts."""
     from peft import LoraConfig, get_peft_model
 
-    _quiet()
-    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
-    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(base, padding_side="left")
     settings = LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
-    return get_peft_model(model, settings), tokenizer
+    return get_peft_model(model, settings, **keys)
+
+
+def grpo_trainer(model, tokenizer, reward: Callable, texts: list[str], folder: Path, more: dict, **keys):
+    """Return trl's GRPOTrainer with its faster settings: no KL term or gradient checkpointing, nothing logged or saved.
+
+    more: other settings of GRPOConfig. keys: other arguments of the trainer.
+    """
+    from datasets import Dataset
+    from transformers.trainer_callback import PrinterCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    args = GRPOConfig(
+        output_dir=str(folder), bf16=False, seed=0, temperature=1.0, beta=0.0, num_iterations=1, loss_type="dapo",
+        scale_rewards="group", epsilon=0.2, epsilon_high=0.28, max_grad_norm=1.0, weight_decay=0.0,
+        lr_scheduler_type="constant", shuffle_dataset=False, gradient_checkpointing=False, report_to="none",
+        logging_strategy="no", save_strategy="no", disable_tqdm=True, **more,
+    )  # fmt: skip
+    data = Dataset.from_dict({"prompt": texts})
+    trainer = GRPOTrainer(model, reward, args=args, train_dataset=data, processing_class=tokenizer, **keys)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 # ---- in place ----
@@ -208,18 +232,14 @@ def twin(model: CausalLM, raw: dict, wide_adapter: bool = True):
 
     wide_adapter: A and B are float32, which is ours and peft's default.
     """
-    import transformers
-    from peft import LoraConfig, get_peft_model
-
-    _quiet()
+    transformers = quiet_transformers()
     weight = model.lm_head.weight
     config = transformers.AutoConfig.for_model(**{k: v for k, v in raw.items() if k != "architectures"})
     with torch.device(weight.device):
         peer = transformers.AutoModelForCausalLM.from_config(config, dtype=weight.dtype)
     tensors = {k.replace(".base_layer", ""): v for k, v in model.state_dict().items() if ".adapters." not in k}
     peer.load_state_dict(tensors)
-    settings = LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
-    peer = get_peft_model(peer.eval(), settings, autocast_adapter_dtype=wide_adapter).eval()
+    peer = new_adapter(peer.eval(), autocast_adapter_dtype=wide_adapter).eval()
     theirs = {}
     for path, layer in lora.lora_layers(model):
         other, adapter = peer.base_model.model.get_submodule(path), layer.adapters["default"]
@@ -228,11 +248,3 @@ def twin(model: CausalLM, raw: dict, wide_adapter: bool = True):
         pair[1].data.copy_(adapter.B.data)
         theirs |= {f"{path}.A": pair[0], f"{path}.B": pair[1]}
     return peer, theirs
-
-
-def _quiet() -> None:
-    import transformers
-
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()

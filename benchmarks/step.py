@@ -12,10 +12,12 @@ import itertools
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import torch
 from tqdm import tqdm
@@ -37,14 +39,16 @@ from rl.update import make_optimizer, update
 @dataclass
 class Options(common.Options):
     model: str = "tiny"  # tiny | small (random, 25 million parameters) | 0.5b (random) | a folder | a hub id
-    dtype: str = "float32"  # of the base's weights; the adapter is float32
-    device: str = "cpu"  # cpu | cuda
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the base's weights; the adapter is float32
+    device: Literal["cpu", "cuda"] = "cpu"  # where to measure
     prompts: Positive[int] = 8  # P
     samples: Positive[int] = 8  # G, of each prompt
     prompt: Positive[int] = 64  # tokens of each
     new: Positive[int] = 32  # tokens to sample for each
     pieces: Positive[int] = 1  # in which trl takes its batch through forward and backward; ours goes by tokens
-    lr: float = 1e-5  # of AdamW
+
+
+LR = 1e-5  # of AdamW
 
 
 def reward(ids: list[int]) -> float:
@@ -83,7 +87,7 @@ class Ours:
         common.choose_products(options, common.sizes_for_products(self.model.config), options.device, dtype)
         self.prompts = sides.windows(self.tokenizer, [options.prompt] * options.prompts)
         count = options.prompts * options.samples
-        words = ["algo=grpo", "model=given", f"lr={options.lr}", f"episodes={count}", f"batch_size={count}"]
+        words = ["algo=grpo", "model=given", f"lr={LR}", f"episodes={count}", f"batch_size={count}"]
         words += [f"grpo.group_size={options.samples}", "grpo.divide_by_std=true"]
         self.cfg = parse(words, "benchmarks.step")
         self.state = TrainState(self.model, critic=None, optimizer=make_optimizer(self.model, None, self.cfg))
@@ -103,10 +107,6 @@ class Ours:
         assert losses["optimizer_steps"] == 1 and losses["grad_norm"] > 0
         self.gap = max(self.gap, losses["sampler_gap"] or 0.0)
         assert self.gap == 0.0 or self.options.device != "cpu", "sampling and training disagree"
-
-    def run(self, steps: int) -> None:
-        for _ in range(steps):
-            self.step()
 
     def rollout(self) -> list[Episode]:
         """Sample as rl/rollout.py does: one engine per epoch, the prompt of a group computed once, replies decoded."""
@@ -140,30 +140,15 @@ class Ours:
 
 
 class Peer:
-    """Run trl's trainer, with its faster settings: no gradient checkpointing, nothing logged or saved.
+    """Run trl's trainer. Its sides alternate step by step, `steps` of each; after the last of them comes `between`."""
 
-    Its sides alternate step by step, `steps` of each; after the last of them comes `between`.
-    """
-
-    def __init__(
-        self,
-        options: Options,
-        base: Path,
-        adapter: Path,
-        work: Path,
-        steps: int,
-        sides_: tuple[str, ...] = ("trl",),
-        between=lambda: None,
-    ):
-        from datasets import Dataset
-        from transformers.trainer_callback import PrinterCallback
-        from trl import GRPOConfig, GRPOTrainer
-
+    def __init__(self, options: Options, base: Path, adapter: Path, work: Path, steps: int, between: Callable):
+        too = options.device == "cpu" and options.dtype == "float32"
+        names = ("trl", f"trl, {TOO}") if too else ("trl",)
         self.options, self.between, self.norms = options, between, []
-        self.clocks = {side: Clock(options.device, options.clock) for side in sides_}
-        self.order = itertools.cycle(sides_)
-        self.switch = nullcontext()
-        steps *= len(sides_)
+        self.clocks = {side: Clock(options.device, options.clock) for side in names}
+        self.order, self.switch = itertools.cycle(names), nullcontext()
+        steps *= len(names)
         dtype = getattr(torch, options.dtype)
         model, tokenizer = sides.peer_model(base, adapter, trainable=True, dtype=dtype, device=options.device)
         ours = load_tokenizer(str(base))
@@ -171,21 +156,18 @@ class Peer:
         texts = [ours.decode(ids) for ids in prompts]
         assert tokenizer(text=texts)["input_ids"] == prompts, "the two tokenizers disagree"
         count = options.prompts * options.samples
-        args = GRPOConfig(
-            output_dir=str(work), use_cpu=options.device == "cpu", bf16=False, seed=0, max_steps=steps,
-            learning_rate=options.lr, per_device_train_batch_size=count // options.pieces,
-            gradient_accumulation_steps=options.pieces, num_generations=options.samples,
-            max_completion_length=options.new, generation_kwargs={"min_new_tokens": options.new}, temperature=1.0,
-            beta=0.0, num_iterations=1, loss_type="dapo", scale_rewards="group", epsilon=0.2, epsilon_high=0.28,
-            max_grad_norm=1.0, weight_decay=0.0, lr_scheduler_type="constant", shuffle_dataset=False,
-            gradient_checkpointing=False, report_to="none", logging_strategy="no", save_strategy="no",
-            disable_tqdm=True,
-        )  # fmt: skip
-        data = Dataset.from_dict({"prompt": texts * steps})
-        self.trainer = GRPOTrainer(
-            model, self._reward, args=args, train_dataset=data, processing_class=tokenizer, callbacks=[_alternate(self)]
-        )
-        self.trainer.remove_callback(PrinterCallback)
+        more = {
+            "use_cpu": options.device == "cpu",
+            "max_steps": steps,
+            "learning_rate": LR,
+            "per_device_train_batch_size": count // options.pieces,
+            "gradient_accumulation_steps": options.pieces,
+            "num_generations": options.samples,
+            "max_completion_length": options.new,
+            "generation_kwargs": {"min_new_tokens": options.new},
+        }
+        words = model, tokenizer, self._reward, texts * steps, work, more
+        self.trainer = sides.grpo_trainer(*words, callbacks=[_alternate(self)])
         self.before = {name: p.detach().clone() for name, p in self._trainable()}
 
     def run(self) -> None:
@@ -265,16 +247,15 @@ def measure(options: Options, missing: list[str], targets: dict) -> list[Row]:
         ours, clocks, dropped = Ours(options, base, adapter), {}, {}
 
         def peers() -> dict[str, Clock]:
-            too = options.device == "cpu" and options.dtype == "float32"
-            names = ("trl", f"trl, {TOO}") if too else ("trl",)
-            peer = Peer(options, base, adapter, work, steps, names, between=ours.step)
+            peer = Peer(options, base, adapter, work, steps, between=ours.step)
             peer.run()
             peer.verify()
             return peer.clocks
 
         if not missing:
             clocks = common.each_side({"trl": peers}, dropped).get("trl", {})
-        ours.run(steps - len(ours.clock.steps))  # those that a trainer which failed did not hand over to
+        for _ in range(steps - len(ours.clock.steps)):  # those that a trainer which failed did not hand over to
+            ours.step()
         ours.verify()
     rows = rows_of(options, {"ours": ours.clock} | clocks, targets)
     rows[0].dropped = dropped
@@ -294,9 +275,7 @@ def parts(options: Options, missing: list[str]) -> Parts:
 def main(options: Options) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
-    missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
-    rows = list(common.measured(parts(options, missing), options.only, missing))
-    assert torch.get_num_threads() == options.threads
+    missing = common.absent(*sides.TRAINER)
     about = {"model": options.model, "dtype": options.dtype, "lora": "r=16 all-linear"}
     about |= {"batch": f"{options.prompts} prompts of {options.prompt} tokens x {options.samples} samples"}
     about |= {"reply": f"{options.new} tokens"}
@@ -308,9 +287,8 @@ def main(options: Options) -> None:
         "ours: the log-probabilities of sampling equal those of the training forward, bit for bit on a "
         "CPU (checked in each step); the prompt of a group goes through the model once to sample and once "
         "to train.",
-        *(f"{name}: absent; ours was measured alone." for name in missing),
     ]
-    common.report("step", rows, options, notes, about)
+    common.measure_and_report("step", parts(options, missing), options, notes, about, sides.TRAINER)
 
 
 if __name__ == "__main__":

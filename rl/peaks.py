@@ -8,7 +8,6 @@ max_len if that is longer, of which every token is sampled.
 import math
 import re
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -18,6 +17,7 @@ from models.attention import KEY_BLOCK, QUERY_TILE
 from models.engine import PREFILL_TOKENS
 from models.hooks import hooks
 from models.linear import ROW_MULTIPLE
+from models.memory import Footprint
 from models.quant import layout
 from models.sizes import Sizes
 from rl.config.arguments import ArgumentError
@@ -63,7 +63,7 @@ def phases(sizes: Sizes, cfg: Config) -> dict[str, int]:
     return {name: int(size) for name, size in needs.items()} | {"merge": int(merge(sizes, cfg, held))}
 
 
-def footprint(sizes: Sizes, cfg: Config) -> Any:
+def footprint(sizes: Sizes, cfg: Config) -> Footprint:
     """Return what models/cpu or models/cuda holds beside the weights. Raise ArgumentError without that folder."""
     card = cfg.device != "cpu" and parse_size(cfg.plan or "true")
     if cfg.device != "cpu" and not card and torch.cuda.is_available():
@@ -161,7 +161,7 @@ def sums_held(pieces: int) -> int:
     return min(PARTS.bit_length(), (pieces - 1).bit_length())
 
 
-def update(sizes: Sizes, cfg: Config, held: Any) -> float:
+def update(sizes: Sizes, cfg: Config, held: Footprint) -> float:
     """Return the bytes of the largest forward and backward, without weights, beside the gradients.
 
     The peak is in the head, beside what all layers keep, or in the backward of an MLP: the last layer's, which keeps
@@ -187,7 +187,7 @@ def update(sizes: Sizes, cfg: Config, held: Any) -> float:
 # ---- the rollout ----
 
 
-def forward(sizes: Sizes, cfg: Config, held: Any, tokens: int, new: int) -> float:
+def forward(sizes: Sizes, cfg: Config, held: Footprint, tokens: int, new: int) -> float:
     """Return the bytes of a forward without a backward: one layer's MLP or attention beside its input. new: tokens of a
     sequence."""
     s, w = sizes, width(cfg)
@@ -204,7 +204,7 @@ def attention(sizes: Sizes, w: int, tokens: int, new: int, length: int) -> float
     return tokens * w * (2 * s.D + 4 * s.Q + 3 * s.K) + read + tile
 
 
-def rollout(sizes: Sizes, cfg: Config, held: Any) -> float:
+def rollout(sizes: Sizes, cfg: Config, held: Footprint) -> float:
     """Return the bytes of the cache when every row is full, and of a prefill or a step beside it; of both engines where
     an environment asks the frozen base."""
     s, on_cpu, batch = sizes, cfg.device == "cpu", sampled_together(cfg)
@@ -232,13 +232,13 @@ def cache(sizes: Sizes, cfg: Config, batch: int = 0) -> int:
     return 2 * sizes.L * (batch or sampled_together(cfg)) * blocks * KEY_BLOCK * sizes.K * width(cfg)
 
 
-def staying(sizes: Sizes, cfg: Config, held: Any) -> int:
+def staying(sizes: Sizes, cfg: Config, held: Footprint) -> int:
     """Return the bytes of the cache and of the decode step's copies that stay between rollouts, where they are few."""
     size = cache(sizes, cfg) + held.stacks
     return size if cfg.device != "cpu" and size <= held.small and not cfg.sampler else 0
 
 
-def merge(sizes: Sizes, cfg: Config, held: Any) -> float:
+def merge(sizes: Sizes, cfg: Config, held: Footprint) -> float:
     """Return the most bytes of merge.py, which computes in float32, on the host and block by block.
 
     It holds the adapters, a block with its copy in a library's layout, and what the block makes of prompts of max_len

@@ -61,15 +61,6 @@ def test_phases_add_up_over_the_lines_of_a_run(tmp_path):
     assert real_size.phases_of(tmp_path) == {"load": real_size.Phase(3.0, 3, 1.0)}
 
 
-def test_a_checkpoint_of_random_weights_is_made_by_a_command(tmp_path):
-    real_size.main(common.parse(real_size.Options, f"shape=quarter dtype=bfloat16 make={tmp_path}/base".split()))
-    model, tokenizer = sides.load_model(f"{tmp_path}/base", torch.bfloat16), sides.load_tokenizer(f"{tmp_path}/base")
-    assert model.lm_head.weight.dtype == torch.bfloat16 and tokenizer.prompt([{"role": "user", "content": "a"}])
-    for words, line in ((f"make={tmp_path}/base", "there already"), ("shape=9b", "shape=9b: not one of small")):
-        with pytest.raises(SystemExit, match=line):
-            real_size.main(common.parse(real_size.Options, words.split()))
-
-
 @pytest.mark.parametrize("kind", ["nf4", "nf4-double", "int8"])
 def test_quantised_random_models_are_close_to_their_base(kind):
     raw = sides.SHAPES["quarter"] | {"num_hidden_layers": 1}
