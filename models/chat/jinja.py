@@ -2,14 +2,15 @@
 
 jinja2's immutable sandbox denies a template access to files and to Python. The limits here stop one that would run
 forever or fill the memory: the size of each result, the sizes of all together, and the time of all steps (calls,
-filters, operations, loop iterations). Padding, formatting and powers are refused. jinja2 (3.1.6 or newer) comes with torch and is imported only here, inside
-functions, so that everything else works without it.
+filters, operations, loop iterations). Padding, formatting and powers are refused. jinja2 (3.1.6 or newer) comes with
+torch and is imported only here, inside functions, so that everything else works without it.
 """
 
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cache, wraps
 
@@ -55,35 +56,25 @@ class Compiled:
 
     def __init__(self, source: str):
         self.renew()
-        self._environment, self._template = _guarded(self._compile)(source)
+        with self._limits():
+            self._template = _environment().from_string(source)
 
     def renew(self) -> None:
         self._deadline = time.thread_time() + SECONDS
 
     def __call__(self, **variables: object) -> str:
-        return _guarded(self._run)(**variables)
+        with self._limits() as budget:
+            return budget.step("".join(self._template.generate(tools=None, documents=None, **variables)))
 
-    def _compile(self, source: str) -> tuple:
-        environment = _environment()
-        environment.budget = Budget(self._deadline)
-        return environment, environment.from_string(source)
-
-    def _run(self, **variables: object) -> str:
-        budget = self._environment.budget = Budget(self._deadline)
-        return budget.step("".join(self._template.generate(tools=None, documents=None, **variables)))
-
-
-def _guarded(function: Callable) -> Callable:
-    """Return the function with every exception turned into a ValueError of one line."""
-
-    def call(*args, **kwargs):
+    @contextmanager
+    def _limits(self) -> Iterator["Budget"]:
+        """Context with a new Budget, in which every exception becomes a ValueError of one line."""
         try:
-            return function(*args, **kwargs)
+            budget = _environment().budget = Budget(self._deadline)
+            yield budget
         except Exception as error:
             reason = " ".join(str(error).split())[:300]
             raise Refusal(f"the chat template stops: {reason or type(error).__name__}") from None
-
-    return call
 
 
 class Budget:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from models.attention import KEY_BLOCK, LOG2E, QUERY_MULTIPLE, SMALL_PRODUCT, attend, masked, score, span
 from models.cache import CacheView, KVCache
 from models.config import ModelConfig
-from models.cpu import onednn, packed
+from models.cpu import packed
 from models.cpu.block import normalize
 from models.cpu.onednn import batch_matmul
 from models.cpu.products import Copies, StackedOnCPU
@@ -203,14 +203,14 @@ def exact_step(model: CausalLM) -> CPUStep | None:
         return None
     layers = [list(chain(*block)) for block in inputs]
     shapes = tuple(tuple((x.weight.requires_grad, x.A is None or x.A.shape) for x in block) for block in layers)
-    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), packed.library, onednn.least_batch, shapes)
+    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), packed.library, shapes)
     if kind not in agreed:
         short = _first_layers(model, shapes)
         with random_factors(short):
             copies = get_args(Copies) if _size(model) < SMALL else ("none",)
             steps = product(copies, _row_multiples(list(chain(*layers))))
-            found = next((step for step in steps if _agrees(CPUStep(short, *step), short)), None)
-            agreed[kind] = found and (*found, SHORT * _prefills_alike(CPUStep(short, *found), short))
+            exact = next((step for step in steps if _agrees(CPUStep(short, *step), short)), None)
+            agreed[kind] = exact and (*exact, SHORT * _prefills_alike(CPUStep(short, *exact), short))
     return CPUStep(model, *agreed[kind]) if agreed[kind] else None
 
 
