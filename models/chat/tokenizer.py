@@ -18,7 +18,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as FastTokenizer
 
 from models.chat.formats import Marks, check, without_thoughts
-from models.chat.templates import Format, choose_format
+from models.chat.templates import choose_format
 from models.json_file import parse_json, read_bytes, read_object
 from models.refusal import Refusal
 from models.weights import inside, resolve
@@ -68,7 +68,8 @@ class Tokenizer:
             raise Refusal(f"{path}: the control token {moved[0]!r} is not distinct from text in this vocabulary")
         self.control_ids = frozenset(added.values())
         self.vocab_size = self._full.get_vocab_size()
-        self._format = self._choose_format(mark, thinking)
+        template = read_object(self.folder / "tokenizer_config.json").get("chat_template")
+        self._format = choose_format(template, self.folder, mark, thinking)
         ends = self.encode(self._format.end)[:1] if self._format.end else []
         self._end = ends[0] if ends else None
         self.eos_ids = frozenset([*self._read_eos(added), *ends])
@@ -113,11 +114,6 @@ class Tokenizer:
         """Return the ids of `text` after `before`. Some tokenizers put a space before the first text."""
         head, ids = self.encode(before), self.encode(before + text)
         return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
-
-    def _choose_format(self, mark: Marks, thinking: bool) -> Format:
-        """Return the chat format of the checkpoint."""
-        template = read_object(self.folder / "tokenizer_config.json").get("chat_template")
-        return choose_format(template, self.folder, mark, thinking)
 
     def _read_eos(self, added: dict[str, int]) -> set[int]:
         """Return the ids that the checkpoint's settings name as ends of a reply. added: ids of added tokens by text."""
@@ -174,19 +170,14 @@ def _renamed(spec: dict, names: dict[str, str]) -> dict:
     """Return a tokenizer.json with control tokens renamed by `names`, and without merges that make the old names."""
     model, added = spec["model"], [{**token, "content": names[token["content"]]} for token in spec["added_tokens"]]
     if isinstance(model["vocab"], dict) and not names.keys().isdisjoint(model["vocab"]):
-        model = _renamed_pieces(model, names)
+        merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])]
+        model = {
+            **model,
+            "vocab": {names.get(piece, piece): i for piece, i in model["vocab"].items()},
+            "merges": [pair for pair in merges if names.keys().isdisjoint((*pair, "".join(pair)))],
+            "unk_token": names.get(model.get("unk_token"), model.get("unk_token")),
+        }
     return {**spec, "added_tokens": added, "model": model}
-
-
-def _renamed_pieces(model: dict, names: dict[str, str]) -> dict:
-    """Return the "model" of a tokenizer.json with renamed control tokens, and no merges that lead to the old names."""
-    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])]
-    return {
-        **model,
-        "vocab": {names.get(piece, piece): i for piece, i in model["vocab"].items()},
-        "merges": [pair for pair in merges if names.keys().isdisjoint((*pair, "".join(pair)))],
-        "unk_token": names.get(model.get("unk_token"), model.get("unk_token")),
-    }
 
 
 def _check_stage(stage: str, component: object) -> None:
