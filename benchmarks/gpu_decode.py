@@ -208,7 +208,7 @@ def attention_passes(heads: tuple, sequences: int, tokens: int, given: Given) ->
         return F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=True)
 
     outputs = {"ours": ours, "SDPA": sdpa}
-    if cuda_block.has_varlen(torch.device(given.device), given.dtype, E):
+    if not cuda_block.varlen_problem(torch.device(given.device), given.dtype, E):
         pack = cuda_block.pack_rows(rows_ST, rows_ST >= 0)
         outputs = {"ours": ours, "varlen_attn": packed, "SDPA": sdpa}
 

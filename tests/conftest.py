@@ -195,10 +195,10 @@ def _restored_products():
     """Undo what a run in this process chose: the library of products. And see that oneDNN's switch is off: left on, it
     would give later runs other bits than another process has."""
     onednn, packed = (sys.modules.get(f"models.cpu.{name}") for name in ("onednn", "packed"))
-    before = onednn and (packed.library, onednn.least_batch)  # absent where a test hides models/cpu
+    before = onednn and packed.library  # absent where a test hides models/cpu
     yield
     if onednn:
-        packed.library, onednn.least_batch = before
+        packed.library = before
         with onednn._lock:  # a server's thread may be within it
             off = SWITCH is None or onednn._within or torch.backends.mkldnn.matmul.fp32_precision == SWITCH
         assert off, "oneDNN's switch was left on"

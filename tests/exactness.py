@@ -28,7 +28,7 @@ import train
 from benchmarks import sides
 from benchmarks.common import Row, sizes_for_products
 from models import CausalLM, load_model
-from models.cpu import onednn, packed, process
+from models.cpu import packed, process
 from models.trial import first_difference
 from rl.config import program
 from rl.config.parse import parse
@@ -89,9 +89,9 @@ def cells(models: str, dtypes: str, ranks: str, threads: str) -> list[Cell]:
 
 def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
     """Yield the row of each cell, printed to stderr when it is measured. Restore torch's number of threads and
-    the libraries of products."""
+    the library of products."""
     bases = {"tiny": "tiny"}
-    threads, library, least_batch = torch.get_num_threads(), packed.library, onednn.least_batch
+    threads, library = torch.get_num_threads(), packed.library
     try:
         with tempfile.TemporaryDirectory() as work:
             for cell in chosen:
@@ -105,7 +105,6 @@ def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
     finally:
         torch.set_num_threads(threads)
         packed.use(library)
-        onednn.least_batch = least_batch
 
 
 def measure(cell: Cell, base: str | None) -> Row:
@@ -116,7 +115,6 @@ def measure(cell: Cell, base: str | None) -> Row:
     """
     inputs, outputs, weights = sizes_for_products(make_model(cell).config)
     process.choose_products("auto", inputs, outputs, getattr(torch, cell[1]), weights)
-    process.choose_attention()
     plays = (LARGE,) if cell[0] == "0.5b" else (CHANGED, NEW)
     difference, gaps = tried_and_compared(partial(make_model, cell), plays, MICRO_TOKENS)
     largest, check = gaps.max().item(), f"exact: {difference or 'yes'}; {int((gaps != 0).sum())} of {len(gaps)} differ"

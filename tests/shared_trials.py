@@ -20,14 +20,14 @@ def shared_trials(folder: Path | None = None, also_first: bool = True) -> Iterat
     `trial.first_difference` too, and not only the trials of the decode step.
     """
     from models import trial
-    from models.cpu import onednn, packed
+    from models.cpu import packed
     from models.cpu import step as cpu_step
 
     first_difference = trial.first_difference
 
     def key(name: str, model: torch.nn.Module, *kind) -> str:
         weights = [(p.dtype, p.device, p.shape, p.requires_grad) for p in model.parameters()]
-        kernels = model.exact, torch.get_num_threads(), packed.library, onednn.least_batch
+        kernels = model.exact, torch.get_num_threads(), packed.library
         return hashlib.sha256(repr((name, model.config, model, weights, kernels, kind)).encode()).hexdigest()
 
     def known(passed: str) -> bool:

@@ -1,15 +1,16 @@
 """A restricted Jinja environment for chat templates, with Hugging Face's semantics. Chat templates are untrusted.
 
 jinja2's immutable sandbox denies a template access to files and to Python. The limits here stop one that would run
-forever or fill the memory: they count steps (calls, filters, operations, loop iterations), sizes of results, and time.
-Padding, formatting and powers are refused. jinja2 (3.1.6 or newer) comes with torch and is imported only here, inside
-functions, so that everything else works without it.
+forever or fill the memory: the size of each result, the sizes of all together, and the time of all steps (calls,
+filters, operations, loop iterations). Padding, formatting and powers are refused. jinja2 (3.1.6 or newer) comes with
+torch and is imported only here, inside functions, so that everything else works without it.
 """
 
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cache, wraps
 
@@ -17,8 +18,7 @@ from models.refusal import Refusal
 
 SIZE = 2_000_000  # most characters of a text, or of all texts in a list, where each element adds ELEMENT
 ELEMENT = 20
-STEPS = 200_000  # most steps of one rendering
-WRITTEN = 20_000_000  # most characters that one rendering may write, blocks and macros included
+TOTAL = 25_000_000  # most characters of all results of one rendering, where each step adds ELEMENT
 SECONDS = 1.5  # most processor time of compiling and of all renderings until `renew`
 SOURCE = 100_000  # most characters of a template
 TODAY = datetime(2024, 7, 26)  # the date that strftime_now formats: a prompt must not depend on the day
@@ -56,63 +56,43 @@ class Compiled:
 
     def __init__(self, source: str):
         self.renew()
-        self._environment, self._template = _guarded(self._compile)(source)
+        with self._limits():
+            self._template = _environment().from_string(source)
 
     def renew(self) -> None:
         self._deadline = time.thread_time() + SECONDS
 
     def __call__(self, **variables: object) -> str:
-        return _guarded(self._run)(**variables)
+        with self._limits() as budget:
+            return budget.step("".join(self._template.generate(**{"tools": None, "documents": None, **variables})))
 
-    def _compile(self, source: str) -> tuple:
-        environment = _environment()
-        environment.budget = Budget(self._deadline)
-        return environment, environment.from_string(source)
-
-    def _run(self, **variables: object) -> str:
-        budget = self._environment.budget = Budget(self._deadline)
-        parts = map(budget.write, self._template.generate(**{"tools": None, "documents": None, **variables}))
-        return budget.step("".join(parts))
-
-
-def _guarded(function: Callable) -> Callable:
-    """Return the function with every exception turned into a ValueError of one line."""
-
-    def call(*args, **kwargs):
+    @contextmanager
+    def _limits(self) -> Iterator["Budget"]:
+        """Context with a new Budget, in which every exception becomes a ValueError of one line."""
         try:
-            return function(*args, **kwargs)
+            budget = _environment().budget = Budget(self._deadline)
+            yield budget
         except Exception as error:
             reason = " ".join(str(error).split())[:300]
             raise Refusal(f"the chat template stops: {reason or type(error).__name__}") from None
 
-    return call
-
 
 class Budget:
-    """The limits left to one rendering. The methods raise ValueError once a limit is exceeded."""
+    """The limits left to one rendering."""
 
     def __init__(self, deadline: float):
-        self.steps, self.written, self.deadline = STEPS, WRITTEN, deadline  # in this thread's processor time
+        self.left, self.deadline = TOTAL, deadline  # in this thread's processor time
 
     def step(self, value: object = None, size: int = 0) -> object:
-        """Count a step and return its result `value`. `size` is the size of a result that is about to be made."""
-        self.steps -= 1
-        if self.steps < 0 or time.thread_time() > self.deadline:
-            raise Refusal(f"too many steps in one rendering, or more than {SECONDS:g} seconds in all")
-        if max(size, _size(value)) > SIZE:
+        """Count a step and return its result `value`. `size` is the size of a result that is about to be made, or of
+        the text that a loop's body writes. Raise ValueError once a limit is exceeded."""
+        size = max(size, _size(value))
+        self.left -= size + ELEMENT
+        if size > SIZE:
             raise Refusal(f"a text or list of more than {SIZE:,} characters")
+        if self.left < 0 or time.thread_time() > self.deadline:
+            raise Refusal(f"too many steps or too much text in one rendering, or more than {SECONDS:g} seconds in all")
         return value
-
-    def write(self, value: object) -> object:
-        """Count a step that writes a value, also inside a block or macro, whose text is joined only at its end."""
-        self.written -= _size(value)
-        return self.step(value, SIZE + 1 if self.written < 0 else 0)
-
-    def count(self, items: Iterable, length: int) -> Iterator:
-        """Yield the items of a loop. Each counts as a step that writes the loop's body, of `length` characters."""
-        for item in items:
-            self.written -= length
-            yield self.step(item, SIZE + 1 if self.written < 0 else 0)
 
 
 def _size(value: object) -> int:
@@ -153,9 +133,9 @@ def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=F
 
 
 def _range(*args):
-    """Return a range of at most STEPS numbers."""
-    if len(range(*args)) > STEPS:
-        raise Refusal(f"a range of more than {STEPS:,}")
+    """Return a range of no more numbers than a list may have."""
+    if len(range(*args)) > SIZE // ELEMENT:
+        raise Refusal(f"a range of more than {SIZE // ELEMENT:,}")
     return range(*args)
 
 
@@ -263,8 +243,8 @@ def _limited_sandbox() -> type:
     return LimitedSandbox
 
 
-def _namespace_function() -> Callable:
-    """Return the templates' function `namespace`, whose result takes no names that begin with an underscore."""
+def _namespace() -> type:
+    """Return the templates' class `namespace`, which takes no names that begin with an underscore."""
     from jinja2.utils import Namespace
 
     class SafeNamespace(Namespace):
@@ -274,15 +254,9 @@ def _namespace_function() -> Callable:
             super().__setitem__(name, value)
 
         def __repr__(self):
-            return "namespace"
+            return "namespace"  # that of namespaces within namespaces could be long without measure
 
-    def namespace(*args, **kwargs):
-        made = SafeNamespace()
-        for name, value in dict(*args, **kwargs).items():
-            made[name] = value
-        return made
-
-    return namespace
+    return SafeNamespace
 
 
 @cache
@@ -294,15 +268,15 @@ def _environment():
         raise Refusal(f"jinja2 {jinja2.__version__} lets templates escape; install 3.1.6 or newer")
     extensions = [_generation_block(), "jinja2.ext.loopcontrols"]
     environment = _limited_sandbox()(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=extensions)
-    environment.finalize = lambda value: environment.budget.write(value)
+    environment.finalize = lambda value: environment.budget.step(value)
     filters = {**environment.filters, "tojson": _tojson}
     environment.filters = {name: environment.counted_filter(name, function) for name, function in filters.items()}
     environment.filters["bounded"] = lambda value: environment.budget.step(value)
-    environment.filters["counted"] = lambda items, length: environment.budget.count(items, length)
+    environment.filters["counted"] = lambda items, size: (environment.budget.step(item, size) for item in items)
     environment.globals = {
         "range": _range,
         "dict": lambda *args, **kwargs: dict(*args, **kwargs),
-        "namespace": _namespace_function(),
+        "namespace": _namespace(),
         "raise_exception": _raise_exception,
         "strftime_now": TODAY.strftime,
     }

@@ -237,19 +237,14 @@ def _renamed(spec: dict, names: dict[str, str]) -> dict:
     model, found_anywhere = spec["model"], {"normalized": False, "single_word": False}
     added = [{**token, "content": names[token["content"]], **found_anywhere} for token in spec["added_tokens"]]
     if isinstance(model["vocab"], dict) and not names.keys().isdisjoint(model["vocab"]):
-        model = _renamed_pieces(model, names)
+        merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])]
+        model = {
+            **model,
+            "vocab": {names.get(piece, piece): i for piece, i in model["vocab"].items()},
+            "merges": [pair for pair in merges if names.keys().isdisjoint((*pair, "".join(pair)))],
+            "unk_token": names.get(model.get("unk_token"), model.get("unk_token")),
+        }
     return {**spec, "added_tokens": added, "model": model}
-
-
-def _renamed_pieces(model: dict, names: dict[str, str]) -> dict:
-    """Return the "model" of a tokenizer.json with renamed control tokens, and no merges that lead to the old names."""
-    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])]
-    return {
-        **model,
-        "vocab": {names.get(piece, piece): i for piece, i in model["vocab"].items()},
-        "merges": [pair for pair in merges if names.keys().isdisjoint((*pair, "".join(pair)))],
-        "unk_token": names.get(model.get("unk_token"), model.get("unk_token")),
-    }
 
 
 def _check_stage(stage: str, component: object) -> None:

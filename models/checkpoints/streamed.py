@@ -1,8 +1,8 @@
 """Compute a checkpoint's model block by block, so that it need not fit into memory. merge.py does so.
 
-The model stays on the meta device. Each block in turn is copied, filled from the files in float32, computed and
-forgotten. Embedding and head stay in their files, mapped into memory: the system reads the pages that are used, and
-drops them when it needs the memory.
+The numbers are those of models.load_model's model in float32. The model stays on the meta device. Each block in turn is
+copied, filled from the files in float32, computed and forgotten. Embedding and head stay in their files, mapped into
+memory: the system reads the pages that are used, and drops them when it needs the memory.
 """
 
 import copy
@@ -74,11 +74,12 @@ class StreamedModel:
 
     def filled(self, path: str) -> nn.Module:
         """Return a copy of a block, with its weights and the adapters that were injected into it."""
-        copies = {}
-        block = copy.deepcopy(self.meta.get_submodule(path), copies)
+        original = self.meta.get_submodule(path)
+        block = copy.deepcopy(original)
+        copies = dict(zip(original.modules(), block.modules(), strict=True))
         for file, keys in self.keys[path].items():
             for name, tensors in convert(file, keys, self.quantised, self.stored, torch.float32, self.device):
-                copies[id(self.modules[name])].load_state_dict(tensors, strict=False, assign=True)
+                copies[self.modules[name]].load_state_dict(tensors, strict=False, assign=True)
         return block
 
     def tensor(self, key: str) -> torch.Tensor:

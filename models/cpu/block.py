@@ -64,11 +64,11 @@ def node_or_tensor(gated, address: int, shape: torch.Size, x: torch.Tensor):
     return gated if gated is not None and (x.data_ptr(), x.shape) == (address, shape) else x
 
 
-def tensor_of(kept) -> torch.Tensor:
-    """Return the tensor in whose place `kept` was kept; leave the factors of a product to the backward of `Gated`."""
-    if isinstance(kept, torch.Tensor):
-        return kept
-    kept.factors = _, opened, up = factors_of(kept)
+def tensor_of(saved) -> torch.Tensor:
+    """Return the tensor in whose place `saved` was kept; leave the factors of a product to the backward of `Gated`."""
+    if isinstance(saved, torch.Tensor):
+        return saved
+    saved.factors = _, opened, up = factors_of(saved)
     return opened.detach() * up
 
 

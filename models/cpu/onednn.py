@@ -1,7 +1,7 @@
 """torch's switch that sends float32 products to oneDNN instead of MKL: models/hooks.py's `fast_matmul` on a CPU.
 
 It is for products with training weights, with adapters and of attention. Frozen weights have copies in a library's own
-layout instead (packed.py).
+layout instead (packed.py). torch has one switch for the whole process, so there is one state of `_switch` too.
 """
 
 from contextlib import contextmanager, nullcontext
@@ -10,9 +10,10 @@ from threading import Lock
 
 import torch
 
+from models.attention import KEY_BLOCK, QUERY_MULTIPLE
 from models.cpu import packed
 
-least_batch = 64  # from how many small products at once oneDNN is faster than MKL; process.py sets it
+LEAST_BATCH = 64  # small products at once, as decoding multiplies queries by keys; MKL is faster at fewer (Zen 5)
 _lock = Lock()  # of torch's setting
 _within, _before = 0, ""  # of `_switch`: how many contexts are open, in all threads; torch's own setting
 
@@ -25,10 +26,24 @@ def onednn_matmul():
 
 
 def batch_matmul(count: int, blocks: int):
-    """Return the context for `count` small products in each of some blocks: oneDNN for many, MKL for few. A single one
-    goes through oneDNN in any case, if it can, because MKL shares it among threads by cutting its sums."""
-    many = count == 1 or count * blocks >= least_batch
-    return _switch() if many and multiplies_float32() else nullcontext()
+    """Return the context for `count` small products in each of some blocks, as training's attention multiplies them. If
+    that is oneDNN, MKL takes few of them where it gives the same bits. A single one goes through oneDNN in any case, if
+    it can, because MKL shares it among threads by cutting its sums."""
+    if not multiplies_float32():
+        return nullcontext()
+    many = packed.library == "onednn" and (count * blocks >= LEAST_BATCH or not agrees_with_mkl())
+    return _switch() if many or count == 1 else nullcontext()
+
+
+@cache
+@torch.no_grad()
+def agrees_with_mkl() -> bool:
+    """Return whether oneDNN and MKL give small products of queries and keys the same bits."""
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randn(16, rows, KEY_BLOCK, generator=generator) for rows in (QUERY_MULTIPLE, KEY_BLOCK))
+    by_mkl = torch.bmm(queries, keys)
+    with _switch():
+        return torch.equal(torch.bmm(queries, keys), by_mkl)
 
 
 @contextmanager

@@ -30,7 +30,8 @@ TRIED_SIZE = 2**25  # most weights of a layer that is tried for it; the trial ma
 DTYPES = {"onednn": (torch.float32, torch.bfloat16), "mkl": (torch.float32, torch.bfloat16, torch.float16)}
 
 Library = Literal["onednn", "mkl", "plain"]
-library: Library = "onednn"  # of this process; plain: no copies in float32, oneDNN's in 16 bits
+# One choice for the process: hooks get tensors, no model, and what samples must multiply as what trains does.
+library: Library = "onednn"  # plain: no copies in float32, oneDNN's in 16 bits
 keep_layers = True  # False: a layer's copy lives for one product, because its weight does not stay; see `keep_copies`
 _copies = WeakTensorKeyDictionary()  # {first weight: {kind of copy: (state of the weights, copy, bytes)}}
 

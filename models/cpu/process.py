@@ -5,7 +5,6 @@ models/trial.py then tries whether sampling and training have the same bits.
 
 import itertools
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.attention import KEY_BLOCK, QUERY_MULTIPLE
 from models.cpu import onednn, packed
 from models.cpu.packed import Library
 from models.trial import ONE_THREAD
@@ -30,15 +28,13 @@ ROWS, ROWS_LARGE, PAIRS = (16, 256), (16, 64, 256), 15  # of the products that a
 WIDEST, WIDEST_LARGE = 768, 4096  # inputs and outputs of them: of a model that stays in a cache, and of a larger one
 READ = 2**25  # numbers of a larger model's weights that are multiplied in turn, at most: 128 MiB in float32
 LONGEST = 0.1  # seconds for a library and a number of rows; a CPU without products of 16 bits may take that for one
-BATCHES = (16, 32, 64, 128, 256)  # of small products, as decoding multiplies queries by blocks of keys
 
 
 def choose_for_model(model: nn.Module, products: str) -> None:
-    """Choose the library of a model's products, and of its attention in a decode step; print both."""
+    """Choose the library of a model's products and print it."""
     cfg, dtype = model.config, model.lm_head.weight.dtype
     weights = sum(p.numel() for p in model.parameters())
-    line = choose_products(products, cfg.hidden_size, cfg.intermediate_size, dtype, weights)
-    print(f"products: {line}; in a step's attention: {choose_attention()}")
+    print(f"products: {choose_products(products, cfg.hidden_size, cfg.intermediate_size, dtype, weights)}")
     if dtype.itemsize == 2 and not packed.usable(torch.bfloat16, "onednn"):
         memory = "in less memory than MKL's copies" if packed.library == "mkl" else "in twice the memory"
         print(f"16 bits: this CPU has no fast products of them; dtype=float32 is faster, {memory}")
@@ -54,7 +50,6 @@ def other_libraries() -> Iterator[str]:
     before = packed.library
     for other in ("mkl", "onednn", "plain", before):
         choose_products(other)
-        choose_attention()  # it may depend on the products
         if packed.library == other != before:
             yield NAMES[other]
 
@@ -67,9 +62,9 @@ def choose_products(
     weights: int = 0,
 ) -> str:
     """Set packed.py's library of products with frozen weights as `best_library` says. Return a line about it."""
-    library, why = best_library(kind, inputs, outputs, dtype, weights)
-    packed.use(library)
-    return f"{NAMES[library]} ({why})"
+    chosen, why = best_library(kind, inputs, outputs, dtype, weights)
+    packed.use(chosen)
+    return f"{NAMES[chosen]} ({why})"
 
 
 def best_library(kind: str, inputs: int, outputs: int, dtype: torch.dtype, weights: int = 0) -> tuple[Library, str]:
@@ -98,8 +93,8 @@ def best_library(kind: str, inputs: int, outputs: int, dtype: torch.dtype, weigh
     least_onednn = FASTER if onednn.multiplies_float32() else CLEARLY
     least_mkl = 1 / CLEARLY if by_mkl and packed.independent_rows("mkl") else CLEARLY
     best = "onednn" if by_onednn >= least_onednn * max(by_mkl, 1) else "mkl" if by_mkl >= least_mkl else "plain"
-    found = ", ".join(f"{'oneDNN' if by == 'onednn' else 'MKL'}'s {faster:.2f}x" for by, faster in speeds.items())
-    return best, f"speed of copies here: {found}"
+    tried = ", ".join(f"{'oneDNN' if by == 'onednn' else 'MKL'}'s {faster:.2f}x" for by, faster in speeds.items())
+    return best, f"speed of copies here: {tried}"
 
 
 @torch.no_grad()
@@ -132,41 +127,6 @@ def _product(x: torch.Tensor, weights: Iterator[torch.Tensor]) -> torch.Tensor:
 
 def _packed_product(x: torch.Tensor, copies: Iterator[packed.Packed]) -> torch.Tensor:
     return packed.multiply(x, next(copies))
-
-
-@torch.no_grad()
-def choose_attention() -> str:
-    """Choose from how many products of queries with a block of keys a decode step takes oneDNN instead of MKL. Return a
-    line about it. It is where oneDNN is faster, of BATCHES; if the two differ in a bit, the step takes training's."""
-    if not onednn.multiplies_float32():
-        onednn.least_batch = sys.maxsize
-        return "MKL"
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        if _attention_differs():
-            onednn.least_batch = 1 if packed.library == "onednn" else sys.maxsize
-        else:
-            onednn.least_batch = next((n for n in BATCHES if _attention_speedup(n) > 1), sys.maxsize)
-    finally:
-        torch.set_num_threads(threads)
-    return f"oneDNN from {onednn.least_batch} products at once" if onednn.least_batch < sys.maxsize else "MKL"
-
-
-def _attention_differs() -> bool:
-    generator = torch.Generator().manual_seed(0)
-    queries, keys = (torch.randn(16, rows, KEY_BLOCK, generator=generator) for rows in (QUERY_MULTIPLE, KEY_BLOCK))
-    return not torch.equal(torch.bmm(queries, keys), _by_onednn(queries, keys))
-
-
-def _attention_speedup(count: int) -> float:
-    queries, keys = (torch.ones(count, rows, KEY_BLOCK) for rows in (QUERY_MULTIPLE, KEY_BLOCK))
-    return speedup(partial(torch.bmm, queries, keys), partial(_by_onednn, queries, keys))
-
-
-def _by_onednn(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    with onednn.batch_matmul(1, 1):
-        return torch.bmm(queries, keys)
 
 
 def speedup(plain: Callable, other: Callable, clock: Callable[[], float] | None = None) -> float:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from models.attention import KEY_BLOCK, LOG2E, QUERY_MULTIPLE, SMALL_PRODUCT, attend, masked, score, span
 from models.cache import CacheView, KVCache
 from models.config import ModelConfig
-from models.cpu import onednn, packed
+from models.cpu import packed
 from models.cpu.block import normalize
 from models.cpu.onednn import batch_matmul
 from models.cpu.products import Copies, StackedOnCPU
@@ -203,14 +203,14 @@ def exact_step(model: CausalLM) -> CPUStep | None:
         return None
     layers = [list(chain(*block)) for block in inputs]
     shapes = tuple(tuple((x.weight.requires_grad, x.A is None or x.A.shape) for x in block) for block in layers)
-    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), packed.library, onednn.least_batch, shapes)
+    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), packed.library, shapes)
     if kind not in agreed:
         short = _first_layers(model, shapes)
         with random_factors(short):
             copies = get_args(Copies) if _size(model) < SMALL else ("none",)
             steps = product(copies, _row_multiples(list(chain(*layers))))
-            found = next((step for step in steps if _agrees(CPUStep(short, *step), short)), None)
-            agreed[kind] = found and (*found, SHORT * _prefills_alike(CPUStep(short, *found), short))
+            exact = next((step for step in steps if _agrees(CPUStep(short, *step), short)), None)
+            agreed[kind] = exact and (*exact, SHORT * _prefills_alike(CPUStep(short, *exact), short))
     return CPUStep(model, *agreed[kind]) if agreed[kind] else None
 
 
@@ -242,10 +242,7 @@ def _agrees(step: CPUStep, model: CausalLM) -> bool:
     counts = (1, 16, 64) if step.row_multiple == ROW_MULTIPLE else (1, 7, 9, 16, 64)
     for rows, more in product(counts, (0, 1)):  # a whole cache has other strides than a part of it
         longest = 4 * KEY_BLOCK + 1 if rows < 64 else KEY_BLOCK + 1  # less memory for many rows
-        caches = [KVCache(model, rows + more) for _ in range(2)]
-        for cache in caches:
-            cache.reserve(longest // KEY_BLOCK + 1)
-            _fill(cache)
+        caches = [_filled_cache(model, rows + more, longest // KEY_BLOCK + 1) for _ in range(2)]
         ids_B = torch.arange(rows) % model.config.vocab_size
         positions = {KEY_BLOCK + 1, longest} if more else {0, 3, KEY_BLOCK + 1, longest}  # one block has equal strides
         for position in sorted(positions):
@@ -264,10 +261,7 @@ def _prefills_alike(step: CPUStep, model: CausalLM) -> bool:
         ids_N, segments_N = torch.arange(sum(counts)), torch.arange(len(counts)).repeat_interleave(counts_B)
         starts_B = torch.arange(len(counts)) * (KEY_BLOCK - 1)
         positions_N = torch.cat([torch.arange(start, start + n) for start, n in zip(starts_B, counts, strict=True)])
-        caches = [KVCache(model, len(counts) + 1) for _ in range(2)]
-        for cache in caches:
-            cache.reserve(int(positions_N.max()) // KEY_BLOCK + 1)
-            _fill(cache)
+        caches = [_filled_cache(model, len(counts) + 1, int(positions_N.max()) // KEY_BLOCK + 1) for _ in range(2)]
         ours, theirs = (cache.view(torch.arange(len(counts)).flip(0), starts_B, max(counts)) for cache in caches)
         ids_N %= model.config.vocab_size
         step.prefill(ids_N, positions_N, ours, counts_B)
@@ -278,10 +272,13 @@ def _prefills_alike(step: CPUStep, model: CausalLM) -> bool:
     return True
 
 
-def _fill(cache: KVCache) -> None:
-    """Fill all blocks with random numbers, whose sums show the order of adding: each block with another part of one
+def _filled_cache(model: CausalLM, rows: int, blocks: int) -> KVCache:
+    """Return a cache of random numbers, whose sums show the order of adding: each block has another part of one
     sample."""
+    cache = KVCache(model, rows)
+    cache.reserve(blocks)
     size, tensors = cache.keys[0][0].numel(), cache.keys + cache.values
     sample = torch.randn(size + len(tensors) * len(tensors[0]), generator=torch.Generator().manual_seed(0))
     for i, block in enumerate(block for tensor in tensors for block in tensor):
         block.copy_(sample[i : i + size].view_as(block))
+    return cache

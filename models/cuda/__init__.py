@@ -16,5 +16,5 @@ def install(hooks: Hooks) -> None:
     hooks.pack, hooks.train_block = block.pack, block.train_block
     hooks.run_ahead, hooks.make_exact = ahead.run_ahead, exact.make_exact
     hooks.choose_products = paths.show
-    kept = memory.KeptEngine()
-    hooks.engine, hooks.keep_copies, hooks.footprint = kept.engine, kept.drop, memory.footprint
+    last = memory.KeptEngine()
+    hooks.engine, hooks.keep_copies, hooks.footprint = last.engine, last.drop, memory.footprint

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from models.cuda import available
-from models.cuda.available import triton_problem
+from models.cuda.available import HALF, triton_problem
 from models.decoder import Block, RMSNorm
 from models.layout import Layout
 from models.linear import Linear, joint_linear
@@ -99,7 +99,7 @@ class PackedRows:
 def pack(ids_BT, sequences_ST, own_ST, cos_NE: torch.Tensor) -> Callable | None:
     """Return `attend` of a batch's packed rows, or None where `varlen_attn` does not run. Without sequences_ST each row
     of ids_BT is one sequence."""
-    if not has_varlen(ids_BT.device, cos_NE.dtype, cos_NE.shape[-1]):
+    if varlen_problem(ids_BT.device, cos_NE.dtype, cos_NE.shape[-1]):
         return None
     if sequences_ST is None:
         sequences_ST = torch.arange(ids_BT.numel(), device=ids_BT.device).view_as(ids_BT)
@@ -134,10 +134,18 @@ def load_varlen() -> Callable | None:
     return varlen_attn
 
 
-def has_varlen(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Return whether `varlen_attn` takes such heads on this device."""
-    if device.type != "cuda" or load_varlen() is None:
-        return False
-    takes = {"window_size", "enable_gqa"} <= inspect.signature(load_varlen()).parameters.keys()
-    half, fits = dtype in (torch.bfloat16, torch.float16), head_dim % 8 == 0 and head_dim <= 256
-    return takes and half and fits and torch.cuda.get_device_capability(device) >= (8, 0)
+def varlen_problem(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
+    """Return None if `varlen_attn` takes such heads on this device, else why not."""
+    if device.type != "cuda":
+        return "varlen_attn takes a CUDA device"
+    if load_varlen() is None:
+        return f"torch {torch.__version__} has no varlen_attn; 2.10 has"
+    if dtype not in HALF:
+        return "varlen_attn takes 16 bits"
+    if head_dim % 8 or head_dim > 256:
+        return f"varlen_attn takes no heads of {head_dim}"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "varlen_attn takes compute capability 8.0"
+    if not {"window_size", "enable_gqa"} <= inspect.signature(load_varlen()).parameters.keys():
+        return f"varlen_attn of torch {torch.__version__} lacks windows or grouped heads; 2.13 has both"
+    return None

@@ -116,14 +116,8 @@ class Steps:
         self.temperature = temperature
         if temperature not in self.graphs:
             self._try_out()
-            self.graphs[temperature] = self._capture() if self.on_gpu else None
+            self.graphs[temperature] = captured(self.step) if self.on_gpu else None
         self.graph = self.graphs[temperature]
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self.step()
-        return graph
 
     def load(self, version: Hashable) -> None:
         """Copy the weights if they have changed: in place, if everything lies where it lay."""
@@ -167,15 +161,11 @@ class Steps:
         """End turns at these ids from now on."""
         stops_V = np.zeros(len(self.stops_V), bool)
         stops_V[[i for i in stop_ids if 0 <= i < len(stops_V)]] = True
-        self.stops_V.copy_(self._to_device(stops_V))
-
-    def _to_device(self, numbers: np.ndarray) -> torch.Tensor:
-        x = torch.from_numpy(numbers)
-        return (x.pin_memory() if self.on_gpu else x).to(self.device, non_blocking=True)
+        self.stops_V.copy_(to_device(stops_V, self.device))
 
     def push(self, new: SlotState, changed_B: np.ndarray) -> None:
         """Replace the state of the slots where changed_B is true."""
-        rows = self._to_device(np.concatenate((new.storage, changed_B[None])))
+        rows = to_device(np.concatenate((new.storage, changed_B[None])), self.device)
         self.state.storage.copy_(torch.where(rows[-1] == 1, rows[:-1], self.state.storage))
 
     def enqueue(self) -> Callable[[], np.ndarray]:
@@ -192,6 +182,20 @@ class Steps:
             self.arrived[half].copy_(self.ring[half], non_blocking=True)
             done = self.side.record_event()
         return lambda: (done.synchronize(), self.arrived[half].numpy())[1]
+
+
+def captured(compute: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """Return what `compute` does as a graph."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        compute()
+    return graph
+
+
+def to_device(numbers: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return a copy on the device, without a wait for it."""
+    x = torch.from_numpy(numbers)
+    return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)  # torch keeps it until then
 
 
 def _signature(model: CausalLM) -> Hashable:

@@ -30,14 +30,14 @@ class KeptEngine:
     def engine(self, make: Callable, model, max_rows: int, max_len: int, version: Callable):
         """Return an engine without open slots, made by `make` from the other arguments, or the one before, if it is of
         this model, length and sampler and has as many rows or more."""
-        before, self.last, sampler = self.last, None, hooks("cuda").sample
-        fits = before is not None and not before._slots and before.max_rows >= max_rows
-        if not fits or (before.model, before.max_len, self.sampler) != (model, max_len, sampler):
-            before = None  # its memory is free for the new one
-            before = make(model, max_rows, max_len, version)
-        before.version, self.sampler = version, sampler
-        self.last = before if before._ahead is not None and is_small(before) else None
-        return before
+        engine, self.last, sampler = self.last, None, hooks("cuda").sample
+        large_enough = engine is not None and not engine._slots and engine.max_rows >= max_rows
+        if not large_enough or (engine.model, engine.max_len, self.sampler) != (model, max_len, sampler):
+            engine = None  # its memory is free for the new one
+            engine = make(model, max_rows, max_len, version)
+        engine.version, self.sampler = version, sampler
+        self.last = engine if engine._ahead is not None and is_small(engine) else None
+        return engine
 
     def drop(self, _layers: bool) -> None:
         """Free the engine. It implements the hook `keep_copies`: stacks are all copies of weights on CUDA."""

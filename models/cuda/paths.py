@@ -8,7 +8,7 @@ import torch
 
 from models import head
 from models.cuda import available, block, step
-from models.cuda.available import HALF, triton_problem
+from models.cuda.available import triton_problem
 from models.decoder import CausalLM
 
 NO_TRITON = "Triton does not work here"
@@ -35,16 +35,11 @@ def sample(hidden_BD, weight_VD, temperature, uniforms_B):
 
 
 def show(model: CausalLM, _products: str) -> None:
-    """Print which code computes the model."""
-    print(describe(model))
-
-
-def describe(model: CausalLM) -> str:
-    """Return one line for a model on CUDA."""
+    """Print one line: which code computes a model on CUDA."""
     parts = {"sampling": sampling(model), "products": products(model), "training attention": attention(model)}
     parts["training blocks"] = blocks(model)
     parts["head and sampler"] = "Triton" if available.has_head_kernel(model.lm_head.weight) else f"torch ({NO_TRITON})"
-    return "; ".join(f"{name}: {what}" for name, what in parts.items() if what)
+    print("; ".join(f"{name}: {what}" for name, what in parts.items() if what))
 
 
 def sampling(model: CausalLM) -> str:
@@ -70,15 +65,15 @@ def products(model: CausalLM) -> str:
 
 
 def attention(model: CausalLM) -> str:
-    weight, head_dim = model.lm_head.weight, model.config.head_dim
+    weight = model.lm_head.weight
     if model.exact:
         return "Triton, as in sampling (exact=true)"
     padded = "torch's scaled_dot_product_attention"
     if available.has_attention_kernel(weight, exact=False):
         padded = "Triton"
-    if block.has_varlen(weight.device, weight.dtype, head_dim):
+    why = block.varlen_problem(weight.device, weight.dtype, model.config.head_dim)
+    if why is None:
         return f"varlen_attn, in the last block {padded}"  # whose queries are some of its rows
-    why = why_not_varlen(weight, head_dim)
     if padded != "Triton":
         why += f"; {NO_TRITON if triton_problem(weight.device) else 'its Triton kernel takes 16 bits'}"
     return f"{padded} ({why})"
@@ -89,20 +84,7 @@ def blocks(model: CausalLM) -> str:
     weight = model.lm_head.weight
     if model.exact:
         return "plain (exact=true)"
-    if not block.has_varlen(weight.device, weight.dtype, model.config.head_dim):
+    if block.varlen_problem(weight.device, weight.dtype, model.config.head_dim):
         return "plain (attention is padded)"
     problem = block.problem(model.model.layers[0], weight.device)
     return f"plain ({problem})" if problem else "fused, the last one plain"
-
-
-def why_not_varlen(weight: torch.Tensor, head_dim: int) -> str:
-    """Return why torch's varlen_attn does not run."""
-    if block.load_varlen() is None:
-        return f"torch {torch.__version__} has no varlen_attn; 2.10 has"
-    if weight.dtype not in HALF:
-        return "varlen_attn takes 16 bits"
-    if head_dim % 8 or head_dim > 256:
-        return f"varlen_attn takes no heads of {head_dim}"
-    if torch.cuda.get_device_capability(weight.device) < (8, 0):
-        return "varlen_attn takes compute capability 8.0"
-    return f"varlen_attn of torch {torch.__version__} lacks windows or grouped heads; 2.13 has both"

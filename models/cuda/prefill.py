@@ -1,9 +1,8 @@
 """models/decoder.py for prompts and observations on CUDA, without a wait.
 
-Their layout is made on the host and copied once.
-Few tokens take the host longer to launch than the device to compute, so passes of up to SIZES[-1] tokens are CUDA
-graphs of a few sizes, captured when first needed; padding up to a size writes nothing. The kernels of longer passes are
-launched one by one.
+Their layout is made on the host and copied once. Few tokens take the host longer to launch than the device to compute,
+so passes of up to SIZES[-1] tokens are CUDA graphs of a few sizes, captured when first needed; padding up to a size
+writes nothing. The kernels of longer passes are launched one by one.
 """
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from models.attention import KEY_BLOCK
 from models.cache import CacheView
 from models.cuda import available
-from models.cuda.graph import Steps
+from models.cuda.graph import Steps, captured, to_device
 from models.cuda.step import Rows
 from models.linear import ROW_MULTIPLE
 
@@ -38,7 +37,7 @@ class Prefill:
         size = next((size for size in SIZES if count <= size), None)
         if size is None or not steps.fused:
             N = -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
-            numbers = _to_device(layout(parts, N, len(parts)), steps.device)
+            numbers = to_device(layout(parts, N, len(parts)), steps.device)
             rows = as_rows(numbers, N, len(parts), max(len(ids) for *_, ids in parts))
             self._compute(rows) if steps.fused else self._compute_unfused(rows, count)
             return
@@ -46,7 +45,7 @@ class Prefill:
         if size not in self.graphs:
             self.graphs[size] = self._capture(size, B)
         buffer, graph = self.graphs[size]
-        buffer.copy_(_pinned(layout(parts, size, B)), non_blocking=True)
+        buffer.copy_(to_device(layout(parts, size, B), steps.device))
         graph.replay()
 
     def _compute(self, rows: Rows) -> None:
@@ -67,13 +66,10 @@ class Prefill:
 
     def _capture(self, size: int, B: int):
         """Return (the numbers that the graph reads, the graph)."""
-        buffer = _to_device(layout([], size, B), self.steps.device)  # all padding: trying it out writes nothing
+        buffer = to_device(layout([], size, B), self.steps.device)  # all padding: trying it out writes nothing
         rows = as_rows(buffer, size, B, size)
         self._compute(rows), self._compute(rows)  # libraries allocate memory and kernels are compiled at first calls
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._compute(rows)
-        return buffer, graph
+        return buffer, captured(lambda: self._compute(rows))
 
 
 def layout(parts: list[tuple[int, int, list[int]]], N: int, B: int) -> np.ndarray:
@@ -90,11 +86,3 @@ def layout(parts: list[tuple[int, int, list[int]]], N: int, B: int) -> np.ndarra
 
 def as_rows(numbers: torch.Tensor, N: int, B: int, longest: int) -> Rows:
     return Rows(*numbers.split([N, N, N, B + 1, B]), longest)
-
-
-def _pinned(numbers: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(numbers).pin_memory()  # torch keeps it until the copy is done
-
-
-def _to_device(numbers: np.ndarray, device: torch.device) -> torch.Tensor:
-    return _pinned(numbers).to(device, non_blocking=True)

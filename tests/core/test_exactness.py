@@ -9,7 +9,7 @@ import random_episodes
 import torch
 
 from models import load_model
-from models.cpu import onednn, packed, process
+from models.cpu import packed, process
 
 pytestmark = pytest.mark.all_only
 
@@ -63,7 +63,7 @@ def test_the_matrix_fails_on_a_gap_that_the_trial_missed(verdict, few_episodes, 
 
 def test_the_matrix_multiplies_as_a_run_of_its_row_would(few_episodes, monkeypatch):
     """In 16 bits the library that a process begins with can be a hundred times slower."""
-    asked, before = [], (packed.library, onednn.least_batch)
+    asked, before = [], packed.library
     monkeypatch.setattr(process, "best_library", lambda *words: asked.append(words) or ("plain", "planted"))
     monkeypatch.setattr(exactness, "play", lambda *_: packed.library)
     monkeypatch.setattr(exactness, "gaps_of", lambda _, played, sizes: torch.full((2,), float(played != "plain")))
@@ -71,7 +71,7 @@ def test_the_matrix_multiplies_as_a_run_of_its_row_would(few_episodes, monkeypat
     weights = sum(p.numel() for p in load_model("tiny").parameters())
     assert asked == [("auto", 192, 512, torch.bfloat16, weights)]
     assert row.median("ours") == 0 and row.check.endswith("0 of 4 differ; products: plain")
-    assert (packed.library, onednn.least_batch) == before
+    assert packed.library == before
 
 
 def test_the_matrix_fails_on_a_resumed_run_that_differs(few_episodes, monkeypatch, capsys):

@@ -219,63 +219,38 @@ def test_products_that_are_not_exact_are_not_chosen_for_speed(kind, said, produc
     assert capsys.readouterr().out.startswith("products: plain")
 
 
-@pytest.fixture
-def least_batch():
-    """Restores the choice for attention."""
-    before = onednn.least_batch
-    yield
-    onednn.least_batch = before
-
-
-@pytest.mark.parametrize(("speedups", "chosen"), [((0.5, 0.9, 1.2), 64), ((1.1,), 16), ((0.9,) * 5, sys.maxsize)])
-def test_attention_goes_through_onednn_from_where_it_is_faster(speedups, chosen, least_batch, monkeypatch):
-    found, threads = iter(speedups), torch.get_num_threads()
-    monkeypatch.setattr(onednn, "multiplies_float32", lambda: True)
-    monkeypatch.setattr(process, "_attention_speedup", lambda _: next(found))
-    line = process.choose_attention()
-    assert onednn.least_batch == chosen and torch.get_num_threads() == threads
-    assert line == ("MKL" if chosen == sys.maxsize else f"oneDNN from {chosen} products at once")
-
-
-@pytest.mark.parametrize(("library", "chosen"), [("onednn", 1), ("mkl", sys.maxsize), ("plain", sys.maxsize)])
-def test_attention_goes_through_the_library_of_training_if_bits_differ(
-    library, chosen, products, least_batch, monkeypatch
-):
+@pytest.mark.parametrize(
+    ("library", "same_bits", "least"),
+    [("onednn", True, 64), ("onednn", False, 2), ("mkl", True, None), ("plain", False, None)],
+)
+def test_a_steps_attention_has_the_bits_of_training(library, same_bits, least, products, monkeypatch):
+    """oneDNN takes products where training takes it; MKL takes few of them only where that changes no bit."""
     packed.use(library)
     monkeypatch.setattr(onednn, "multiplies_float32", lambda: True)
-    real = process._by_onednn
-    monkeypatch.setattr(process, "_by_onednn", lambda queries, keys: real(queries, keys) * (1 + 2**-23))
-    process.choose_attention()
-    assert onednn.least_batch == chosen
-
-
-@pytest.mark.skipif("onednn" not in LIBRARIES, reason="oneDNN's copies are not usable here")
-def test_attention_follows_products_that_change_after_the_trial(products, least_batch, monkeypatch):
-    """Where the two libraries differ in a bit, a step's attention takes training's."""
-    monkeypatch.setattr(onednn, "multiplies_float32", lambda: True)
-    monkeypatch.setattr(process, "_attention_differs", lambda: True)
-    monkeypatch.setattr(process, "speedup_by", lambda by, *_: 2.0 if by == "onednn" else 0.5)
-    monkeypatch.setattr(trial, "first_difference", lambda _: None if packed.library == "plain" else "differs")
-    assert trial.choose_threads(random_model(), 1, trial=True) == ("yes", "plain")
-    assert onednn.least_batch == sys.maxsize
+    monkeypatch.setattr(onednn, "agrees_with_mkl", lambda: same_bits)
+    monkeypatch.setattr(onednn, "_switch", lambda: "oneDNN")
+    by_onednn = [count for count in (1, 2, 63, 64, 999) if onednn.batch_matmul(count, 1) == "oneDNN"]
+    assert by_onednn == [count for count in (1, 2, 63, 64, 999) if count == 1 or (least and count >= least)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("library", ["plain", "mkl"])
-def test_slow_products_of_16_bits_are_said(dtype, fast, library, products, least_batch, monkeypatch, capsys):
+def test_slow_products_of_16_bits_are_said(dtype, fast, library, products, monkeypatch, capsys):
     """Also where MKL's copies in float32 help: a run in float32 needs none."""
     monkeypatch.setattr(packed, "usable", lambda dtype, by: fast or dtype == torch.float32)
     trial.choose_threads(random_model(dtype=dtype), 1, products=library)
     assert ("16 bits: this CPU has no fast" in capsys.readouterr().out) == (not fast and dtype != torch.float32)
 
 
-def test_attention_stays_with_mkl_where_torch_has_no_other_product(least_batch, monkeypatch):
-    """As on a CPU without AVX-512: the switch to oneDNN does nothing there, and a timing would be chance."""
+def test_attention_stays_with_mkl_where_torch_has_no_other_product(products, monkeypatch):
+    """As on a CPU without AVX-512: the switch to oneDNN does nothing there."""
+    packed.use("onednn")
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     monkeypatch.setattr(onednn, "multiplies_float32", onednn.multiplies_float32.__wrapped__)
-    monkeypatch.setattr(process, "_attention_speedup", lambda _: 2.0)
-    assert process.choose_attention() == "MKL" and onednn.least_batch == sys.maxsize
+    monkeypatch.setattr(onednn, "_switch", None)
+    with onednn.batch_matmul(999, 1):
+        pass
 
 
 @pytest.mark.parametrize("r", [0, 1, 16, 192])
@@ -287,9 +262,3 @@ def test_the_decode_step_is_exact_where_only_copies_use_onednn(r, products, monk
     if r:
         lora.inject(model, r)
     assert exact_step(model) is not None
-
-
-def test_the_trial_of_attention_is_short(least_batch):
-    began = time.process_time()
-    process.choose_attention()
-    assert time.process_time() - began < 0.2

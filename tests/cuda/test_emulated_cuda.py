@@ -489,12 +489,14 @@ PARTS = "sampling", "training attention", "training blocks", "head and sampler"
 
 
 @pytest.mark.parametrize("name", [*STARTS, *(pytest.param(name, marks=pytest.mark.full) for name in MORE_STARTS)])
-def test_the_start_says_which_code_runs(name, device, monkeypatch):
+def test_the_start_says_which_code_runs(name, device, monkeypatch, capsys):
     """The line is what is expected, and what it says is launched, and nothing else."""
     monkeypatch.setattr(linear, "narrow_tiles_agree", lambda *_: True)  # its trial of a chip reads the results
     (make, change), expected = (STARTS | MORE_STARTS)[name], SAID[name]
     model = (change and change(monkeypatch), make())[1]
-    assert paths.describe(model) == "; ".join(f"{part}: {what}" for part, what in zip(PARTS, expected, strict=True))
+    paths.show(model, "")
+    line = "; ".join(f"{part}: {what}" for part, what in zip(PARTS, expected, strict=True))
+    assert capsys.readouterr().out.splitlines()[-1] == line
     sampling, attention, blocks, head = expected
     sampled, trained = launched(model, device)
     assert ("_rotary_write" in sampled) == (sampling == GRAPHS)

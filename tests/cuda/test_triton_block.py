@@ -107,7 +107,7 @@ def test_rotary_of_queries_and_keys(H, K, E, normed, dtype):
 def packing(monkeypatch):
     if tt.DEVICE == "cpu":
         monkeypatch.setattr(cuda_block, "load_varlen", lambda: varlen_loop)
-        monkeypatch.setattr(cuda_block, "has_varlen", lambda *_: True)
+        monkeypatch.setattr(cuda_block, "varlen_problem", lambda *_: None)
         monkeypatch.setattr(hooks("cpu"), "pack", cuda_block.pack)
         monkeypatch.setattr(hooks("cpu"), "train_block", cuda_block.train_block)
 

@@ -217,25 +217,15 @@ def test_scratch_is_bounded_at_any_number_of_rows():
             assert 0.95 * 512 * MIB < used <= 512 * MIB
 
 
-def test_unsupported_inputs_are_refused(monkeypatch):
+def test_unsupported_inputs_are_refused():
     hidden_ND, weight_VD, targets_N = torch.zeros(3, 8), torch.zeros(5, 8), torch.zeros(3, dtype=torch.long)
-    if not tt.INTERPRETED:
-        with pytest.raises(ValueError, match=r"run on CUDA devices, not cpu: use models\.logprob"):
-            token_logprobs(hidden_ND, weight_VD, targets_N)
-    hidden_ND, weight_VD, targets_N = (x.to(tt.DEVICE) for x in (hidden_ND, weight_VD, targets_N))
-    monkeypatch.setattr(logprob_triton, "_score", None)  # without the check of the device, as under the interpreter
-    for temperature in (0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match="temperature must be positive"):
-            token_logprobs(hidden_ND, weight_VD, targets_N, temperature)
-    with pytest.raises(ValueError, match=r"not torch\.float64: use models\.logprob"):
-        token_logprobs(hidden_ND.double(), weight_VD.double(), targets_N)
-    with pytest.raises(ValueError, match="agree in dtype and last dimension"):
+    with pytest.raises(ValueError, match="agree in dtype, width and number"):
         token_logprobs(hidden_ND, weight_VD.bfloat16(), targets_N)
-    with pytest.raises(ValueError, match="agree in dtype and last dimension"):
+    with pytest.raises(ValueError, match="agree in dtype, width and number"):
         token_logprobs(hidden_ND, weight_VD[:, :7], targets_N)
     with pytest.raises(ValueError, match="contiguous"):
         token_logprobs(hidden_ND, weight_VD.T.contiguous().T, targets_N)
-    with pytest.raises(ValueError, match=r"targets \[N\]"):
+    with pytest.raises(ValueError, match="agree in dtype, width and number"):
         token_logprobs(hidden_ND, weight_VD, targets_N[:2])
 
 

@@ -51,7 +51,7 @@ def packing(monkeypatch):
     calls = []
     counted = lambda *x, **more: calls.append(len(x[0])) or varlen_loop(*x, **more)  # noqa: E731
     monkeypatch.setattr(cuda_block, "load_varlen", lambda: counted)
-    monkeypatch.setattr(cuda_block, "has_varlen", lambda *_: True)
+    monkeypatch.setattr(cuda_block, "varlen_problem", lambda *_: None)
     monkeypatch.setattr(hooks("cpu"), "pack", cuda_block.pack)
     monkeypatch.setattr(hooks("cpu"), "train_block", cuda_block.train_block)
     return calls
@@ -106,7 +106,7 @@ def test_packing_needs_torch_with_windows_and_groups(monkeypatch):
 
     def packs(function, device="cuda"):
         monkeypatch.setattr(cuda_block, "load_varlen", lambda found=function: found)
-        return cuda_block.has_varlen(torch.device(device), torch.bfloat16, 64)
+        return cuda_block.varlen_problem(torch.device(device), torch.bfloat16, 64) is None
 
     whole = lambda q, k, v, *, window_size=(-1, -1), enable_gqa=False: None  # noqa: E731
     assert packs(whole) and not packs(whole, "cpu") and not packs(None)

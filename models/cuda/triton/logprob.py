@@ -79,31 +79,19 @@ def token_logprobs(
     """Return (logprobs_N, entropy_N), float32, of softmax(hidden @ weight.T / temperature).
 
     logprobs carry a gradient to hidden, and to weight if it requires one; entropy does only with entropy_grad=True.
-    hidden and weight have one dtype (bfloat16, float16 or float32) and are on a CUDA device; ValueError otherwise. A
-    target outside the vocabulary has log-probability NaN.
+    hidden and weight have one dtype (bfloat16, float16 or float32) and are on a CUDA device, as models/cuda/paths.py
+    sees to. Raise ValueError for shapes and dtypes that do not agree. A target outside the vocabulary has
+    log-probability NaN.
     """
-    _check(hidden_ND, targets_N, temperature)
-    if weight_VD.dtype != hidden_ND.dtype or weight_VD.shape[1:] != hidden_ND.shape[1:]:
+    (N, D), dtype = hidden_ND.shape, hidden_ND.dtype
+    if weight_VD.dtype != dtype or weight_VD.shape[1:] != (D,) or targets_N.shape != (N,):
         raise Refusal(
-            f"hidden is {hidden_ND.dtype} {list(hidden_ND.shape)}, weight {weight_VD.dtype} {list(weight_VD.shape)}: "
-            "they must agree in dtype and last dimension"
+            f"hidden is {dtype} {[N, D]}, weight {weight_VD.dtype} {list(weight_VD.shape)}, targets "
+            f"{list(targets_N.shape)}: they must agree in dtype, width and number"
         )
     if not weight_VD.is_contiguous():
         raise Refusal("weight [V, D] must be contiguous; a copy of a head made here in every call would be large")
     return _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N.contiguous(), temperature, entropy_grad)
-
-
-def _check(x: torch.Tensor, targets_N: torch.Tensor, temperature: float) -> None:
-    if not temperature > 0:
-        raise Refusal(f"temperature must be positive, not {temperature}")
-    if x.device.type != "cuda" and isinstance(
-        _score, triton.JITFunction
-    ):  # under TRITON_INTERPRET=1 it is no JITFunction
-        raise Refusal(f"the Triton kernels run on CUDA devices, not {x.device.type}: use models.logprob there")
-    if x.dtype not in (torch.bfloat16, torch.float16, torch.float32):
-        raise Refusal(f"the Triton kernels take bfloat16, float16 and float32, not {x.dtype}: use models.logprob")
-    if x.dim() != 2 or targets_N.shape != x.shape[:1]:
-        raise Refusal(f"expected [N, ...] and targets [N], not {list(x.shape)} and {list(targets_N.shape)}")
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -151,7 +139,7 @@ def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
     padded, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
     row_stats = new_row_stats(hidden_ND, padded)
-    peak, _, _, _, _, logprobs, entropy, log, own, others, keep = row_stats
+    peak, _, _, _, _, logprobs, entropy, log, own, others, rescale = row_stats
     tile_stats = row_stats.new_empty(3, width // t.vocab, padded)
     write, scratch = slope_ND is not None, hidden_ND  # never None: Triton would compile another binary
     if write:
@@ -165,7 +153,7 @@ def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
         )
         fold(scratch, tile_stats, row_stats, len(slab_VD), V, step, write, t)
         if write:
-            _gather_slab(scratch, slab_VD, sums, keep, t)
+            _gather_slab(scratch, slab_VD, sums, rescale, t)
     if write:
         taken_ND = weight_VD[targets_N.clamp(0, V - 1)]  # a clamped target gets NaN from `own`
         mean_ND = sums[:N].mul_(others[:N, None]).addcmul_(taken_ND, own[:N, None])
@@ -196,25 +184,25 @@ def _backward(hidden_ND, weight_VD, targets_N, figures_N, scale, grad_hidden_ND,
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
     padded, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
     dlogits, sums = hidden_ND.new_empty(padded, width), figures_N.new_zeros(padded, D)
-    keep = figures_N.new_ones(padded)
+    rescale = figures_N.new_ones(padded)
     for start, slab_VD in _slabs(weight_VD):
         _dlogits[_grid(padded, slab_VD, t)](
             *(hidden_ND, slab_VD, targets_N, dlogits, figures_N, scale, N, D, len(slab_VD), width, start),
             **dict(ROWS=t.rows, VOCAB=t.vocab, INNER=t.inner, **_options(t)),
         )
         if grad_hidden_ND is not None:
-            _gather_slab(dlogits, slab_VD, sums, keep, t)
+            _gather_slab(dlogits, slab_VD, sums, rescale, t)
         if grad_weight_VD is not None:
             grad_weight_VD[start : start + SLAB].addmm_(dlogits[:N, : len(slab_VD)].mT, hidden_ND)
     if grad_hidden_ND is not None:
         grad_hidden_ND.copy_(sums[:N])
 
 
-def _gather_slab(x, slab_VD, sums, keep, t):
-    """Set sums to keep * sums + x @ slab."""
+def _gather_slab(x, slab_VD, sums, rescale, t):
+    """Set sums to rescale * sums + x @ slab."""
     (padded, D), width = sums.shape, x.shape[1]
     _gather[(padded // t.rows * triton.cdiv(D, 2 * t.width),)](
-        *(x, slab_VD, sums, keep, D, len(slab_VD), padded, width),
+        *(x, slab_VD, sums, rescale, D, len(slab_VD), padded, width),
         **dict(ROWS=t.rows, WIDTH=t.width, INNER=t.inner, **_options(t)),
     )
 
@@ -292,8 +280,8 @@ def _score_tile(
     tl.store(tile_at + width // VOCAB * 2 * padded, tl.sum(exps * shift, 1))
     if write:
         ref = tl.maximum(tl.load(row_at + 4 * padded), _reference(peak, STEP))
-        kept = tl.where(taken, 0, exps) * tl.exp2(peak * LOG2E - ref)[:, None]
-        tl.store(scratch + rows[:, None] * width + words[None, :], kept.to(scratch.dtype.element_ty))
+        scaled = tl.where(taken, 0, exps) * tl.exp2(peak * LOG2E - ref)[:, None]
+        tl.store(scratch + rows[:, None] * width + words[None, :], scaled.to(scratch.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["blocks", "most_blocks", "write"])
@@ -347,22 +335,22 @@ def _fold(
 
 @triton.jit
 def _gather(
-    x, slab_VD, sums, keep, D, slab, padded, width, ROWS: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr
+    x, slab_VD, sums, rescale, D, slab, padded, width, ROWS: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr
 ):
-    """Set two tiles of sums, side by side, to keep * sums + x @ slab."""
+    """Set two tiles of sums, side by side, to rescale * sums + x @ slab."""
     row_tile, pair = place(padded // ROWS, tl.cdiv(D, 2 * WIDTH))
     rows, columns = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * WIDTH + tl.arange(0, WIDTH)
     left, right = pair_product(x, slab_VD, rows, columns, D, slab, width, D, 1, INNER)
-    _add_tile(sums, keep, rows, columns, left, D)
-    _add_tile(sums, keep, rows, columns + WIDTH, right, D)
+    _add_tile(sums, rescale, rows, columns, left, D)
+    _add_tile(sums, rescale, rows, columns + WIDTH, right, D)
 
 
 @triton.jit
-def _add_tile(sums, keep, rows, columns, more, D):
-    """Set a tile of sums to keep * sums + more."""
+def _add_tile(sums, rescale, rows, columns, more, D):
+    """Set a tile of sums to rescale * sums + more."""
     at, inside = sums + (rows[:, None] * D + columns[None, :]), (columns < D)[None, :]
-    kept = tl.load(at, mask=inside, other=0) * tl.load(keep + rows)[:, None]
-    tl.store(at, kept + more, mask=inside)
+    earlier = tl.load(at, mask=inside, other=0) * tl.load(rescale + rows)[:, None]
+    tl.store(at, earlier + more, mask=inside)
 
 
 @triton.jit(do_not_specialize=["N", "start"])

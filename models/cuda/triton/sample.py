@@ -86,9 +86,9 @@ def _choose(
 def _first_beyond(weights, sums, index, target, SIZE: tl.constexpr):
     """Return the first index at which the running sum passes the target; if rounding leaves none, the last with a
     weight."""
-    found = tl.min(tl.where((sums > target) & (weights > 0), index, SIZE), 0)
+    first = tl.min(tl.where((sums > target) & (weights > 0), index, SIZE), 0)
     last = tl.max(tl.where(weights > 0, index, 0), 0)
-    return tl.where(found < SIZE, found, last)
+    return tl.where(first < SIZE, first, last)
 
 
 @triton.jit
