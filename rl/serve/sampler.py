@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -63,7 +62,7 @@ class Request:
     cancelled: bool = False  # set by any thread: the sampler then drops the request
     text: Text | None = None  # makes `reply`; only where `stop` is searched for
     reply: str = ""  # the text so far
-    owner: Any = None  # of the one who waits for the reply
+    reply_to: object = None  # whoever waits for the reply sets it and knows its type
 
     def matches(self, tokenizer: Tokenizer) -> bool:
         """Return whether the text of the reply contains one of `stop`, now that a token has been added."""
@@ -157,9 +156,9 @@ class Rows(Engine):
             for i, token, logprob in zip(rows, ids_B.tolist(), logprobs_B.tolist(), strict=True):
                 request, state = requests[i], states[i]
                 request.sampled.append(token)
-                request.logprobs.append(logprob)
                 if request.alternatives:
                     request.likely.append(self._most_likely(hidden_BD[i : i + 1], temperature, request.alternatives))
+                request.logprobs.append(logprob)  # last: a token counts as sampled once it has this
                 over = state.append([token], [logprob], request.max_tokens, request.stop_ids, self.max_len)
                 if request.matches(self.tokenizer) and state.row.stop_reason != "stop":
                     state.row.stop_reason, over = "stop", True
