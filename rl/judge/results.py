@@ -66,7 +66,10 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
         if len(episodes) > len(of_env):  # samples of a task are not independent
             part["low"], part["high"] = rate_interval([fmean(task["success"]) for task in of_env])
         part["pass"] = {f"{k}": _passes(of_env, k) for k in ks}
-    rates = [_means(tasks.values(), env, "success") for env in report["by_env"]]
+    rates = [
+        [fmean(task["success"]) for task in tasks.values() if task["env"] == env and task["success"]]
+        for env in report["by_env"]
+    ]
     report["unweighted"] = fmean(one["success"] for one in report["by_env"].values())
     report["unweighted_low"], report["unweighted_high"] = unweighted_interval(rates, RATE)
     return report
@@ -102,16 +105,14 @@ def compared(name: str, report: dict, other: str, reference: dict) -> dict:
     line = {"policy": name, "reference": other, "temperature": report["temperature"], "tasks": len(success)}
     line["success"], line["score"] = fmean(success), fmean(score)
     line["success_low"], line["success_high"] = interval(bootstrap(success, DIFFERENCE))
-    pairs = [pair for pair in zip(report["tasks"], reference["tasks"], strict=True) if all(_whole(pair))]
-    seen = {value for pair in pairs for task in pair for value in task["score"]}
+    seen = {value for pair in _finished_by_both(report, reference) for task in pair for value in task["score"]}
     line["score_low"], line["score_high"] = score_interval(score, seen)
     return line
 
 
 def task_differences(report: dict, reference: dict, key: str) -> list[float]:
     """Return report - reference of each task that both finished; key: "success" or "score"."""
-    pairs = zip(report["tasks"], reference["tasks"], strict=True)
-    return [fmean(a[key]) - fmean(b[key]) for a, b in pairs if all(_whole((a, b)))]
+    return [fmean(a[key]) - fmean(b[key]) for a, b in _finished_by_both(report, reference)]
 
 
 def check_same_tasks(name: str, report: dict, other: str, reference: dict) -> None:
@@ -142,7 +143,7 @@ def pareto(results: dict[str, dict]) -> dict:
     scores = {name: [report["by_env"][env]["success"] for env in envs] for name, report in results.items()}
     sure = []
     for a, b in permutations(results, 2):
-        pairs = [pair for pair in zip(results[a]["tasks"], results[b]["tasks"], strict=True) if all(_whole(pair))]
+        pairs = _finished_by_both(results[a], results[b])
         differences = [[fmean(x["success"]) - fmean(y["success"]) for x, y in pairs if x["env"] == env] for env in envs]
         # Without a pair in some environment there is nothing to draw from.
         probability = dominance_probability(differences) if all(differences) else 0.0
@@ -197,10 +198,7 @@ def _passes(tasks: list[dict], k: int) -> dict[str, float] | None:
     return {"mean": fmean(values) if values else 0.0, "low": low, "high": high, "tasks": len(values)}
 
 
-def _means(tasks: Any, env: str, key: str) -> list[float]:
-    """Return each whole task's mean of an environment."""
-    return [fmean(task[key]) for task in tasks if task["env"] == env and task[key]]
-
-
-def _whole(pair: tuple[dict, dict]) -> list[bool]:
-    return [bool(task["success"]) for task in pair]
+def _finished_by_both(report: dict, reference: dict) -> list[tuple[dict, dict]]:
+    """Return the pairs of equal tasks of which both results have a finished episode."""
+    pairs = zip(report["tasks"], reference["tasks"], strict=True)
+    return [(a, b) for a, b in pairs if a["success"] and b["success"]]
