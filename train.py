@@ -39,7 +39,7 @@ from rl.update import update
 
 def main(cfg: Config) -> None:
     # 1. Start: the model with its adapter, the critic, the optimizer. All that changes is in `state`.
-    with setup.started(cfg) as (run, tokenizer, state, demos), closing(Tracker(run.folder, cfg.track)) as tracker:
+    with closing(Tracker(cfg.track)) as tracker, setup.started(cfg) as (run, tokenizer, state, demos):
         if run.lacks_evaluation(state):
             evaluate_and_log(run, tokenizer, state, demos)
         elif run.finished(state):

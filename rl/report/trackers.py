@@ -69,18 +69,18 @@ class Tracker:
     What the other program raises is printed once, and the run goes on without it.
     """
 
-    def __init__(self, folder: Path, track: Track):
-        self.folder, self.track = folder, track
-        self.working = track.to != "none" and ranks.is_first()
+    def __init__(self, track: Track):
+        self.track, self.working = track, track.to != "none"
         self.opened: Wandb | TensorBoard | None = None
 
-    def send(self, epoch: int, tokenizer: Tokenizer, episodes: list[Episode]) -> None:
-        """Send an epoch, and before the first one the evaluation before training."""
+    @ranks.first_only
+    def send(self, folder: Path, epoch: int, tokenizer: Tokenizer, episodes: list[Episode]) -> None:
+        """Send an epoch of the run in this folder, and before the first one the evaluation before training."""
         if not self.working:
             return
         with self._warning():
-            self.opened = self.opened or self._open(epoch)
-            records = history.records(self.folder)
+            self.opened = self.opened or self._open(folder, epoch)
+            records = history.records(folder)
             if epoch == 1 and (before := numbers([r for r in records if r["epoch"] == 0])):
                 self.opened.log(0, before, {}, [])
             finished = [e for e in episodes if not e.infrastructure_failed]
@@ -94,11 +94,11 @@ class Tracker:
             with self._warning():
                 self.opened.close()
 
-    def _open(self, epoch: int) -> Wandb | TensorBoard:
+    def _open(self, folder: Path, epoch: int) -> Wandb | TensorBoard:
         """Open the run, or go on with it: a resumed run has the same name there."""
-        config, name = read_json(self.folder / "config.json"), self.track.name or self.folder.name
+        config, name = read_json(folder / "config.json"), self.track.name or folder.name
         if self.track.to == "tensorboard":
-            return TensorBoard(self.folder / "tensorboard" / self.track.name, config, epoch)
+            return TensorBoard(folder / "tensorboard" / self.track.name, config, epoch)
         settings = {"project": self.track.project, "name": name, "config": config}
         if self.track.to == "trackio":
             import trackio  # an optional package
@@ -106,10 +106,10 @@ class Tracker:
             return Wandb(trackio, **settings)
         import wandb  # an optional package
 
-        identity = self.folder / "wandb_id.txt"
+        identity = folder / "wandb_id.txt"
         if not identity.is_file():
             write_text(identity, uuid.uuid4().hex[:16])
-        return Wandb(wandb, id=identity.read_text(), dir=str(self.folder), **settings)
+        return Wandb(wandb, id=identity.read_text(), dir=str(folder), **settings)
 
     @contextmanager
     def _warning(self) -> Iterator[None]:

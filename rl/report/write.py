@@ -23,7 +23,7 @@ def write_report(
     if not cfg.data or epoch == 1:  # the rows of data= are the same in every epoch
         page.add(run.folder, epoch, epoch_lines(tokenizer, epoch, episodes[:10_000], known, BUDGET // cfg.epochs))
     page.write(run.folder)
-    tracker.send(epoch, tokenizer, episodes)
+    tracker.send(run.folder, epoch, tokenizer, episodes)
     progress.epoch_ended(cfg.epochs - epoch)
 
 

@@ -76,9 +76,9 @@ def own() -> list:
 def test_epoch_arrives_with_numbers_histograms_and_examples(stand_in, tmp_path):
     name, module = stand_in
     folder = make_folder(tmp_path)
-    tracker = trackers.Tracker(folder, Track(name, project="plans", name="third try"))
+    tracker = trackers.Tracker(Track(name, project="plans", name="third try"))
     for epoch in (1, 2):
-        tracker.send(epoch, TOKENIZER, own())
+        tracker.send(folder, epoch, TOKENIZER, own())
     tracker.close()
     opened, *sent, end = module.SENT
     assert end == "finished"
@@ -108,8 +108,8 @@ def test_epoch_arrives_with_numbers_histograms_and_examples(stand_in, tmp_path):
 def test_a_resumed_run_goes_on_with_its_own_run_there(stand_in, tmp_path):
     folder = make_folder(tmp_path)
     for epoch in (1, 2):  # each in a process of its own
-        tracker = trackers.Tracker(folder, Track("wandb"))
-        tracker.send(epoch, TOKENIZER, own())
+        tracker = trackers.Tracker(Track("wandb"))
+        tracker.send(folder, epoch, TOKENIZER, own())
         tracker.close()
     first, second = (entry for entry in stand_in[1].SENT if isinstance(entry, dict))
     assert [entry[0] for entry in stand_in[1].SENT if isinstance(entry, tuple)] == [0, 1, 2], "nothing is sent twice"
@@ -121,9 +121,9 @@ def test_an_error_there_is_a_warning_once(stand_in, tmp_path, monkeypatch, capsy
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setattr(stand_in[1].Run, "log", gone)
-    tracker = trackers.Tracker(make_folder(tmp_path), Track("wandb"))
+    folder, tracker = make_folder(tmp_path), trackers.Tracker(Track("wandb"))
     for epoch in (1, 2):
-        tracker.send(epoch, TOKENIZER, own())
+        tracker.send(folder, epoch, TOKENIZER, own())
     tracker.close()
     line = "warning: track=wandb: no route; nothing more is sent, metrics.jsonl has all of it\n"
     assert capsys.readouterr().out == line
@@ -131,7 +131,7 @@ def test_an_error_there_is_a_warning_once(stand_in, tmp_path, monkeypatch, capsy
 
 def test_nothing_is_imported_unasked(tmp_path):
     before = set(sys.modules)
-    trackers.Tracker(tmp_path, Track("none")).send(1, TOKENIZER, own())
+    trackers.Tracker(Track("none")).send(tmp_path, 1, TOKENIZER, own())
     assert not {"wandb", "trackio", "tensorboard"} & (set(sys.modules) - before)
 
 
@@ -153,8 +153,8 @@ def test_the_package_itself_takes_it_offline(name, tmp_path):
     folder = make_folder(tmp_path)
     program = "import sys; from pathlib import Path; sys.path[:0] = ['tests', 'tests/runs']; import test_sinks as t\n"
     program += "name, folder = sys.argv[1], Path(sys.argv[2])\n"
-    program += "tracker = t.trackers.Tracker(folder, t.Track(name))\n"
-    program += "for n in (1, 2): tracker.send(n, t.TOKENIZER, t.own())\n"
+    program += "tracker = t.trackers.Tracker(t.Track(name))\n"
+    program += "for n in (1, 2): tracker.send(folder, n, t.TOKENIZER, t.own())\n"
     program += "tracker.close()\n"
     offline = {"WANDB_MODE": "offline", "TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
