@@ -16,11 +16,12 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from envs.http.exchange import plain, short
-from envs.serve import Handler, Stream
+from envs.serve import Handler, Server, Stream
 from envs.serve.access import BadRequest
 from models import Tokenizer
 from models.random import fold_all
@@ -64,7 +65,7 @@ class Protocol:
     def __init__(self, sampler: Sampler, base: str, silent: Tokenizer, may_load: bool):
         self.sampler, self.base, self.may_load, self.began = sampler, base, may_load, int(time.time())
         self.tokenizer, self.silent = sampler.tokenizer, silent
-        self.run_soon: Callable = lambda function, *args: function(*args)  # on the server's event loop
+        self.server: Server | None = None  # set by whoever makes it, because it needs `answer`
         sampler.notify = self._notify
 
     def answer(self, method: str, path: str, body: dict, _client: str) -> Any:
@@ -219,7 +220,8 @@ class Protocol:
     def _notify(self, requests: list[Request]) -> None:
         """Let the replies that have something new know, in one call of the event loop."""
         replies = dict.fromkeys(request.reply_to for request in requests)  # each once, in order
-        self.run_soon(lambda: [reply.advance() for reply in replies])
+        with suppress(RuntimeError):  # the server has stopped
+            self.server.loop.call_soon_threadsafe(lambda: [reply.advance() for reply in replies])
 
 
 def _field(body: dict, name: str, kind: type, default: Any, low: float = -math.inf, high: float = math.inf) -> Any:

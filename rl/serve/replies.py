@@ -33,10 +33,7 @@ class Choice:
         request, finish = self.request, FINISHED.get(self.request.finish)
         new = slice(self.sent, len(request.logprobs))
         self.sent = new.stop
-        if new.stop > new.start:
-            self.reply += self.text.add(request.sampled[new])
-        if finish:
-            self.reply += self.text.rest()
+        self.reply += self.text.add(request.sampled[new], last=bool(finish))
         until, places = len(self.reply), [at for words in request.stop if (at := self.reply.find(words)) >= 0]
         if places:
             until = min(places)

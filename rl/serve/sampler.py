@@ -297,7 +297,10 @@ class Sampler:
 
     def _step(self, name: str | None) -> None:
         """Admit the adapter's waiting requests and sample a token for each of its replies."""
-        self._switch(name)
+        inner = None if name is None else self.adapters[name][0]
+        if self.active != inner:
+            activate(self.model, inner)
+            self.active = inner
         if name not in self.engines:
             self.engines[name] = Rows(self.model, self.tokenizer, self.rows, self.max_len)
         engine = self.engines[name]
@@ -317,13 +320,6 @@ class Sampler:
         if ended or time.monotonic() > self.notified + PAUSE:
             self.notified, news, self.news = time.monotonic(), list(self.news), {}
             self.notify(news)
-
-    def _switch(self, name: str | None) -> None:
-        """Make an adapter the active one."""
-        inner = None if name is None else self.adapters[name][0]
-        if self.active != inner:
-            activate(self.model, inner)
-            self.active = inner
 
     def _end_all(self, name: str | None, error: str) -> None:
         """End all requests for an adapter with an error; its next ones get a new engine."""
