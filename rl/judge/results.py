@@ -70,7 +70,7 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
         [fmean(task["success"]) for task in tasks.values() if task["env"] == env and task["success"]]
         for env in report["by_env"]
     ]
-    report["unweighted"] = fmean(one["success"] for one in report["by_env"].values())
+    report["unweighted"] = fmean(part["success"] for part in report["by_env"].values())
     report["unweighted_low"], report["unweighted_high"] = unweighted_interval(rates, RATE)
     return report
 

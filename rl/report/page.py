@@ -32,11 +32,7 @@ def add(folder: Path, epoch: int, lines: str) -> None:
     path = folder / DATA
     with written(path):
         earlier = [line for _, number, line in data_lines(path) if number < epoch]
-        if path.is_file() and path.stat().st_size == sum(map(len, earlier)):
-            with open(path, "a", encoding="ascii") as file:
-                file.write(lines)
-        else:
-            replace(path, "".join(earlier) + lines)
+        replace(path, "".join(earlier) + lines)
 
 
 @ranks.first_only

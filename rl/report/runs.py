@@ -177,26 +177,31 @@ def _without(folder: Path, error: Exception) -> str:
 def paired_differences(folders: list[Path]) -> list[str]:
     """Return a line for sampled and one for greedy play of each run but the first: its success minus that of the first,
     with an 80 % interval; or one line that says why there is none."""
-    configs, names = [read_json(folder / "config.json") for folder in folders], page.names_of(folders)
-    first, *others = zip(names, folders, map(tasks_of, configs), strict=True)
-    return [line for other in others for line in difference(*other, *first)]
+    names, tasks = page.names_of(folders), [tasks_of(read_json(folder / "config.json")) for folder in folders]
+    lines = []
+    for name, folder, own in list(zip(names, folders, tasks, strict=True))[1:]:
+        head = f"{name} against {names[0]}: "
+        keys = [key for key in own | tasks[0] if own.get(key) != tasks[0].get(key)]
+        keys = ["env"] if "env" in keys else keys  # whose options are others
+        if keys:
+            different = "; ".join(f"{key}={own.get(key)}, not {tasks[0].get(key)}" for key in keys[:3])
+            lines.append(f"{head}not the same held-out tasks: {different}")
+        else:
+            compared = last_compared(name, folder, names[0], folders[0])
+            lines += compared or [f"{head}no evaluation of both has the success of each task"]
+    return lines
 
 
-def difference(name: str, run: Path, tasks: dict, other: str, reference: Path, their_tasks: dict) -> list[str]:
-    """Return the lines of one run against another; tasks: of `tasks_of`."""
-    keys = [key for key in tasks | their_tasks if tasks.get(key) != their_tasks.get(key)]
-    keys = ["env"] if "env" in keys else keys  # whose options are others
-    if keys:
-        different = "; ".join(f"{key}={tasks.get(key)}, not {their_tasks.get(key)}" for key in keys[:3])
-        return [f"{name} against {other}: not the same held-out tasks: {different}"]
-    compared = []
+def last_compared(name: str, run: Path, other: str, reference: Path) -> list[str]:
+    """Return a line for sampled and one for greedy play where the last evaluations of both runs have a common task."""
+    lines = []
     for kind in ("sampled", "greedy"):
         ours, theirs = (last(folder, greedy=kind == "greedy") for folder in (run, reference))
         if ours and theirs:
             pairs = [(a, b) for a, b in zip(ours[1], theirs[1], strict=False) if a is not None and b is not None]
             head = f"{name}, epoch {ours[0]}, against {other}, epoch {theirs[0]}, {kind}"
-            compared += [described(head, pairs)] if pairs else []
-    return compared or [f"{name} against {other}: no evaluation of both has the success of each task"]
+            lines += [described(head, pairs)] if pairs else []
+    return lines
 
 
 def tasks_of(config: dict[str, Any]) -> dict[str, Any]:

@@ -128,8 +128,8 @@ class Protocol:
         prompt = body.get("prompt")
         prompts = prompt if isinstance(prompt, list) and prompt and not _is_id(prompt[0]) else [prompt]
         likely = _field(body, "logprobs", int, None, 0, MOST_LIKELY)
-        rows = [self._ids(one) for one in prompts[: MOST_CHOICES + 1]]
-        return self._sample(Reply, body, rows, _field(body, "max_tokens", int, 16, 1), likely)
+        prompt_ids = [self._ids(prompt) for prompt in prompts[: MOST_CHOICES + 1]]
+        return self._sample(Reply, body, prompt_ids, _field(body, "max_tokens", int, 16, 1), likely)
 
     def _chat(self, body: dict) -> Stream:
         messages, options = body.get("messages"), body.get("chat_template_kwargs") or {}
@@ -137,7 +137,7 @@ class Protocol:
         if not isinstance(thinking, bool):
             raise BadRequest(400, "chat_template_kwargs must be an object, its enable_thinking true or false")
         messages = _messages(messages)
-        texts = [one["content"] for one in messages if isinstance(one["content"], str)]
+        texts = [message["content"] for message in messages if isinstance(message["content"], str)]
         self._check_length(sum(map(len, texts)) + MOST_OF_TOKEN * len(messages))  # each has a token at least
         try:
             ids = self._checked((self.tokenizer if thinking else self.silent).prompt(messages))
@@ -258,7 +258,7 @@ def _is_id(value: Any) -> bool:
 
 def _messages(messages: Any) -> list[dict]:
     """Return messages with their contents as text. A content may be a list of parts of text."""
-    if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise BadRequest(400, "messages must be a list of objects with role and content")
     text_messages = []
     for message in messages:
