@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from safetensors.torch import load_file
@@ -68,8 +68,8 @@ def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Config]:
         repeated, tokenizer, state, _ = setup.start(*start_before(run, epoch, Path(temporary) / "run"))
         cfg = repeated.cfg
         while state.epoch < epoch - 1:
-            train.learn(state, scored(train, state, cfg), cfg)
-        batch, micro_tokens = scored(train, state, cfg), state.micro_tokens or cfg.micro_tokens
+            train.learn(state, scored(state, cfg), cfg)
+        batch, micro_tokens = scored(state, cfg), state.micro_tokens or cfg.micro_tokens
         before_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
         norm_B, share_B = gradient_shares(state, batch, cfg)
         stats = train.learn(state, batch, cfg)
@@ -96,7 +96,7 @@ def start_before(run: Path, epoch: int, copy: Path) -> tuple[Config, Path]:
     return cfg, copy
 
 
-def scored(train: Any, state: TrainState, cfg: Config) -> Batch:
+def scored(state: TrainState, cfg: Config) -> Batch:
     """Return the batch of the state's next epoch, ready to learn from."""
     episodes = train.collect(None, state, None, cfg)
     return train.score(state, [e for e in episodes if not e.infrastructure_failed], cfg)
