@@ -37,7 +37,7 @@ from rl.config.refusals import Refusal
 from rl.evaluate import describe
 from rl.judge import adapter_settings
 from rl.judge import results as judge
-from rl.judge.adapter_settings import with_base, with_every_task
+from rl.judge.adapter_settings import count_tasks, with_base
 from rl.ranks import launch
 from rl.remote import evaluation
 from rl.run import bases, exits, history, signals
@@ -59,6 +59,10 @@ class Keys:
     against: str = ""  # compare with the results in this file, which json= wrote
     mode: Literal["evaluate", "merge", "both"] = "evaluate"  # evaluate | merge the adapter into out= | play the merged
     out: str = ""  # mode=merge|both: the folder for the merged checkpoint; must not exist
+
+    @property
+    def truncation(self) -> dict[str, float]:
+        return {"top_k": self.top_k, "top_p": self.top_p}
 
     @property
     def ks(self) -> list[int]:
@@ -159,7 +163,7 @@ def evaluators_on_server(cfg: Experiment, names: list[str], url: str) -> Iterato
 
 def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
     print(*lines, sep="\n", end="\n" * bool(lines), flush=True)
-    played = adapter_settings.what_is_played(cfg, keys)
+    played = adapter_settings.what_is_played(cfg, keys.truncation)
     tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, 1)
     saved = judge.saved_results(keys.against, played, keys.split, tasks) if keys.against else {}
     names, results = [name.strip() for name in keys.adapter.split(",")], {}
@@ -219,12 +223,13 @@ if __name__ == "__main__":
             words, lines = words_and_lines_as_trained(sys.argv[1:])
             cfg, keys = parse(words, "eval.py", Keys)
             check(keys, words)
-            cfg, keys = with_every_task(cfg, keys)
+            if not keys.n:
+                cfg, keys = replace(cfg, order="sequential"), replace(keys, n=count_tasks(cfg, keys.split))
             if not keys.server:  # whose model= is its own name
                 model_checks.check(cfg, training=False)
         with exits.exits_cleanly("eval.py", cfg):
             cfg = replace(cfg, sampler="", ranks=1 if keys.server else cfg.ranks)
-            lines.append(adapter_settings.describe(cfg, keys))
+            lines.append(adapter_settings.describe(cfg, keys.truncation))
             if keys.mode != "evaluate":
                 cfg, keys = merged(cfg, keys)
             if keys.mode != "merge":

@@ -10,6 +10,7 @@ if __name__ == "__main__":
 
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import lora
@@ -24,8 +25,8 @@ from rl.evaluate import describe, evaluate, progress_bar
 from rl.ranks import launch
 from rl.records import Batch, Episode
 from rl.remote import ahead, off_policy
-from rl.report.runs import complete_records
-from rl.report.write import write_report
+from rl.report.trackers import Tracker
+from rl.report.write import complete_records, write_report
 from rl.rollout import rollout
 from rl.run import exits, setup, signals
 from rl.run.log import rollout_stats, token_stats
@@ -38,18 +39,20 @@ from rl.update import update
 
 def main(cfg: Config) -> None:
     # 1. Start: the model with its adapter, the critic, the optimizer. All that changes is in `state`.
-    with setup.started(cfg) as (run, tokenizer, state, demos):
+    with closing(Tracker(cfg.track)) as tracker, setup.started(cfg) as (run, tokenizer, state, demos):
         if run.lacks_evaluation(state):
             evaluate_and_log(run, tokenizer, state, demos)
         elif run.finished(state):
             print(f"nothing is left to do: {state.epoch} epochs and {state.step} steps are done; epochs=N goes on")
         complete_records(run, state)
         while not run.finished(state):
-            run_epoch(run, tokenizer, state, demos)
+            run_epoch(run, tokenizer, state, demos, tracker)
         print(run.last_line(state))
 
 
-def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None) -> None:
+def run_epoch(
+    run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None, tracker: Tracker
+) -> None:
     cfg, began = run.cfg, time.monotonic()
 
     # 2. Collect episodes: the agent's own, an expert's, or a file's.
@@ -78,7 +81,7 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstr
     if run.evaluates(state):
         evaluate_and_log(run, tokenizer, state, demos)
     run.log_phases(state)
-    write_report(run, state.epoch, tokenizer, episodes, batch, cfg)
+    write_report(run, state.epoch, tokenizer, episodes, batch, tracker)
 
 
 def collect(tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None, cfg: Config) -> list[Episode]:

@@ -19,12 +19,11 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rl.config import program
 from rl.config.arguments import NotNegative, Positive
 from rl.config.help import quiet_on_closed_pipe
 from rl.config.refusals import Refusal
 from rl.run import exits
-from rl.serve.loading import ModelKeys, load, with_adapters_base
+from rl.serve.loading import load, parse_over_adapters_base
 from rl.serve.protocol import random_states
 from rl.serve.sampler import Request, Sampler
 from rl.serve.text import Text
@@ -88,12 +87,12 @@ class Chat:
         while True:
             self.news.get()
             finish, count = request.finish, len(request.logprobs)
-            print(printable(text.add(request.sampled[printed:count])), end="", flush=True)
+            print(printable(text.add(request.sampled[printed:count], last=bool(finish))), end="", flush=True)
             printed = count
             if finish:
                 break
         note = {"stop": "", "cancelled": " [stopped]", "error": f" [{request.error}]"}
-        print(printable(text.rest()) + note.get(finish, " [cut: max_new_tokens or max_len]"))
+        print(note.get(finish, " [cut: max_new_tokens or max_len]"))
 
     def command(self, line: str) -> bool:
         """Carry out a command; return whether the conversation goes on."""
@@ -138,9 +137,7 @@ def talk(chat: Chat) -> None:
 
 
 def main(words: list[str]) -> None:
-    with exits.exits_cleanly("rl.chat"):
-        words = with_adapters_base(words)
-    model, keys = program.parse(words, "rl.chat", ModelKeys, Keys, about=__doc__)
+    model, keys = parse_over_adapters_base(words, "rl.chat", Keys, about=__doc__)
     with exits.exits_cleanly("rl.chat", needs="max_len= bounds the memory of keys and values"), quiet_on_closed_pipe():
         sampler = load(model, rows=1, most_waiting=1)
         chat = Chat(sampler, keys)

@@ -31,7 +31,7 @@ from rl.config.refusals import Refusal
 from rl.ranks.pace import Pace
 from rl.ranks.playing import play_on_ranks
 from rl.records import Episode
-from rl.remote.sampler import remote_engine
+from rl.remote.sampler import RemoteEngine, remote_engine
 from rl.report import progress as live
 from rl.run.health import sampler_hash
 from rl.tasks import Task, failures_of, make_env, task_digest
@@ -97,6 +97,20 @@ def play_here(
         rows, version = min(cfg.rollout_batch_size, len(tasks) or 1), lora.adapter_version(model)
         engine = hooks(model.lm_head.weight).engine(Engine, model, rows, cfg.max_len, version)
     engine.keep_hidden = keep_hidden
+    return play_with(engine, model, tokenizer, cfg, temperature, adapter_hash, tasks, progress)
+
+
+def play_with(
+    engine: Engine | RemoteEngine,
+    model: CausalLM,
+    tokenizer: Tokenizer,
+    cfg: Config,
+    temperature: float,
+    adapter_hash: str,
+    tasks: list[Task],
+    progress: tqdm,
+) -> list[Episode]:
+    """Do what `play_here` says, with an engine that samples."""
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, adapter_hash)
     try:
         games.start()

@@ -3,7 +3,6 @@
 Settings are put in front of the words of the command line, which win.
 """
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import lora
 from envs import scorer
 from envs.own_splits import OwnSplits
 from models.weights import TINY
-from rl.config import arguments, fields
+from rl.config import arguments
 from rl.config.arguments import ArgumentError, flatten, word
 from rl.config.fields import Config
 from rl.config.parse import group_class, merged
@@ -35,7 +34,8 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
     settings that name a program: whoever made an adapter does not decide what is executed here.
     """
     given = arguments.split(words)
-    set_by_words = {**_set_by_recipe(given), **given}
+    recipe = merged([layer for layer in recipe_layers(given) if layer[0] != "recipe embedded"])
+    set_by_words = {**recipe, **given}
     folders = [name for name in adapters if Path(name).is_dir()]  # missing ones are reported when they load
     if folders and "env" not in set_by_words and not any(settings_of(Path(name)) for name in folders):
         lacks = f"{folders[0]} has no {SAVED}, so what it was trained to play is unknown"
@@ -59,8 +59,15 @@ def with_base(words: list[str], adapters: list[str]) -> list[str]:
     had it, where the words lack them. Raise ArgumentError for runs with different quantisations."""
     given = {word.partition("=")[0] for word in words}
     if adapters and "quant" not in given:
-        quant = trained_over_all(adapters)
-        words = [*words, f"quant={quant}"] if quant != "none" else words
+        kinds = [(name, kind) for name in adapters if (kind := _quant_of_run(name))]
+        for (first, kind), (name, other) in pairwise(kinds):
+            if other != kind:
+                pair = f"{first} was trained over quant={kind}, {name} over quant={other}"
+                raise ArgumentError(f"{pair}; evaluate them one by one, or give quant= for all of them")
+        if kinds and kinds[0][1] != "none":
+            first, kind = kinds[0]
+            print(f"quant={kind}, as in the run of {first}")
+            words = [*words, f"quant={kind}"]
     if "model" in given or not adapters:
         return words
     try:
@@ -70,37 +77,33 @@ def with_base(words: list[str], adapters: list[str]) -> list[str]:
     return [*words, f"model={'tiny' if Path(base).resolve() == TINY.resolve() else base}"] if base else words
 
 
-def with_every_task(cfg: Config, keys: Any) -> tuple[Config, Any]:
-    """Return the settings and eval.py's keys with n=0 replaced by the number of tasks, which play in order.
-
-    Raise ArgumentError unless env= names one environment that plays a data set's own splits.
-    """
-    if keys.n:
-        return cfg, keys
+def count_tasks(cfg: Config, split: str) -> int:
+    """Return how many tasks a split has. Raise ArgumentError unless env= names one environment that plays a data set's
+    own splits."""
     names = list(mixture(cfg.env))
     env = make_env(cfg, names[0])
     try:
-        count = env.count(keys.split) if len(names) == 1 and isinstance(env, OwnSplits) else 0
+        count = env.count(split) if len(names) == 1 and isinstance(env, OwnSplits) else 0
     except ValueError as error:  # the data set has no such split
         raise ArgumentError(str(error)) from None
     if not count:
         example = f"such as {EXAMPLE_OF_SPLITS}, not env={cfg.env}"
         raise ArgumentError(f"n=0 needs one environment with tasks of a file, {example}")
-    return replace(cfg, order="sequential"), replace(keys, n=count)
+    return count
 
 
-def what_is_played(cfg: Config, keys: Any = None) -> dict[str, Any]:
-    """Return the keys of a configuration, and of eval.py, that decide what is played and how it is scored."""
+def what_is_played(cfg: Config, truncation: dict[str, float] | None = None) -> dict[str, Any]:
+    """Return the keys of a configuration that decide what is played and how it is scored, with eval.py's TRUNCATION."""
     played = {name: group for name, group in cfg.environments.items() if name in mixture(cfg.env)}
     options = flatten({name: vars(group) for name, group in [("reward", cfg.reward), *played.items()]})
     shown = {key: getattr(cfg, key) for key in PLAYED if key != "system_prompt" or cfg.system_prompt}
-    return shown | ({key: getattr(keys, key) for key in TRUNCATION} if keys else {}) | options
+    return shown | (truncation or {}) | options
 
 
-def describe(cfg: Config, keys: Any) -> str:
+def describe(cfg: Config, truncation: dict[str, float]) -> str:
     """Return one line: what is played, without the options that have their defaults."""
     usual = flatten({name: vars(group_class(name)()) for name in ("reward", *mixture(cfg.env))}) | TRUNCATION
-    settings = {key: value for key, value in what_is_played(cfg, keys).items() if usual.get(key, ...) != value}
+    settings = {key: value for key, value in what_is_played(cfg, truncation).items() if usual.get(key, ...) != value}
     return f"plays {' '.join(f'{key}={word(value)}' for key, value in settings.items())}"
 
 
@@ -125,8 +128,7 @@ def settings_of(folder: Path) -> dict[str, Any] | None:
 
     Raise ArgumentError for a damaged file.
     """
-    file_and_settings = settings_file(folder)
-    return file_and_settings and file_and_settings[1]
+    return (settings_file(folder) or (None, None))[1]
 
 
 def settings_file(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -148,37 +150,16 @@ def programs(settings: dict[str, Any]) -> list[str]:
 
 
 def _played(settings: dict[str, Any], set_by_words: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that decide what is played, without the keys of `set_by_words`, also as max_turns= and
-    sandbox=."""
-    env = str(set_by_words.get("env", settings.get("env", fields.Config.env)))
+    """Return the settings that decide what is played, without those of `set_by_words`, which names options of all
+    environments as max_turns= and sandbox=."""
+    env = str(set_by_words.get("env", settings.get("env", Config.env)))
     groups, shared = {"reward", *mixture(env)}, {"max_turns", "sandbox"} & set_by_words.keys()
-    return {
-        key: value
-        for key, value in settings.items()
-        if (key in PLAYED or key.partition(".")[0] in groups)
-        and key not in set_by_words
-        and key.rpartition(".")[2] not in shared
-    }
-
-
-def _set_by_recipe(given: dict[str, str]) -> dict[str, Any]:
-    """Return the keys that the words' recipe= sets."""
-    layers = recipe_layers(given)
-    return merged([layer for layer in layers if layer[0] != "recipe embedded"])
-
-
-def trained_over_all(adapters: list[str]) -> str:
-    """Return quant= of the adapters' runs, and print it if it is not "none". Raise ArgumentError for runs that differ:
-    one base could not be right for all."""
-    kinds = {name: kind for name in adapters if (kind := _quant_of_run(name))}
-    for (first, kind), (name, other) in pairwise(kinds.items()):
-        if other != kind:
-            pair = f"{first} was trained over quant={kind}, {name} over quant={other}"
-            raise ArgumentError(f"{pair}; evaluate them one by one, or give quant= for all of them")
-    first, kind = next(iter(kinds.items()), ("", "none"))
-    if kind != "none":
-        print(f"quant={kind}, as in the run of {first}")
-    return kind
+    played = {}
+    for key, value in settings.items():
+        decides = key in PLAYED or key.partition(".")[0] in groups
+        if decides and key not in set_by_words and key.rpartition(".")[2] not in shared:
+            played[key] = value
+    return played
 
 
 def _quant_of_run(adapter: str) -> str | None:

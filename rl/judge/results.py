@@ -97,23 +97,21 @@ def compared(name: str, report: dict, other: str, reference: dict) -> dict:
     """
     check_same_tasks(name, report, other, reference)
     success, score = (task_differences(report, reference, key) for key in ("success", "score"))
-    pairs = [pair for pair in zip(report["tasks"], reference["tasks"], strict=True) if all(_whole(pair))]
-    names = [_name(task) for task, _ in pairs]
+    names = [_name(task) for task, _ in _finished_by_both(report, reference)]
     if not success:
         raise ArgumentError(f"{other} and {name} have no task that both finished")
     line = {"policy": name, "reference": other, "temperature": report["temperature"], "tasks": len(success)}
     line["distinct_tasks"] = len(set(names))
     line["success"], line["score"] = fmean(success), fmean(score)
     line["success_low"], line["success_high"] = interval(bootstrap(success, DIFFERENCE, tasks=names))
-    seen = {value for pair in pairs for task in pair for value in task["score"]}
+    seen = {value for pair in _finished_by_both(report, reference) for task in pair for value in task["score"]}
     line["score_low"], line["score_high"] = score_interval(score, seen, names)
     return line
 
 
 def task_differences(report: dict, reference: dict, key: str) -> list[float]:
     """Return report - reference of each task that both finished; key: "success" or "score"."""
-    pairs = zip(report["tasks"], reference["tasks"], strict=True)
-    return [fmean(a[key]) - fmean(b[key]) for a, b in pairs if all(_whole((a, b)))]
+    return [fmean(a[key]) - fmean(b[key]) for a, b in _finished_by_both(report, reference)]
 
 
 def check_same_tasks(name: str, report: dict, other: str, reference: dict) -> None:
@@ -145,7 +143,7 @@ def pareto(results: dict[str, dict]) -> dict:
     scores = {name: [report["by_env"][env]["success"] for env in envs] for name, report in results.items()}
     sure = []
     for a, b in permutations(results, 2):
-        pairs = [pair for pair in zip(results[a]["tasks"], results[b]["tasks"], strict=True) if all(_whole(pair))]
+        pairs = _finished_by_both(results[a], results[b])
         of_env = [[(x, y) for x, y in pairs if x["env"] == env] for env in envs]
         differences = [[_success(x) - _success(y) for x, y in one] for one in of_env]
         names = [[_name(x) for x, _ in one] for one in of_env]
@@ -212,5 +210,7 @@ def _name(task: dict) -> str:
     return f"{task['env']} {task.get('task') or task['seed']}"
 
 
-def _whole(pair: tuple[dict, dict]) -> list[bool]:
-    return [bool(task["success"]) for task in pair]
+def _finished_by_both(report: dict, reference: dict) -> list[tuple[dict, dict]]:
+    """Return the pairs of equal tasks of which both results have a finished episode."""
+    pairs = zip(report["tasks"], reference["tasks"], strict=True)
+    return [(a, b) for a, b in pairs if a["success"] and b["success"]]

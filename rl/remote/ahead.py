@@ -5,11 +5,9 @@ present ones. The metric `staleness` counts the optimizer steps in between. rl/r
 these changed as it does for what the server computes differently: by truncated importance weights, against log-
 probabilities of the present weights."""
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tqdm import tqdm
 
@@ -20,8 +18,9 @@ from rl.evaluate import progress_bar
 from rl.ranks.pace import Pace
 from rl.ranks.playing import Lines, assigned, play_on_ranks
 from rl.records import Episode
-from rl.remote import sampler
+from rl.remote.sampler import RemoteEngine, remote_engine
 from rl.run.health import sampler_hash
+from rl.run.state import TrainState
 from rl.tasks import Task, make_tasks
 
 
@@ -29,6 +28,7 @@ from rl.tasks import Task, make_tasks
 class Sampling:
     """An epoch's episodes, which a thread of each rank has the server sample."""
 
+    engine: RemoteEngine  # this rank's
     tasks: list[Task]
     shares: list[list[Task]]  # of each rank
     played: Future  # this rank's episodes
@@ -39,7 +39,7 @@ class Sampling:
     def result(self, progress: tqdm, pace: Pace) -> list[Episode]:
         """Wait for the episodes of all ranks and return them in the order of the tasks."""
 
-        def sampled(_tasks: list[Task], bar: Any) -> list[Episode]:
+        def sampled(_tasks: list[Task], bar: tqdm) -> list[Episode]:
             ranks.meet(partial(wait, [self.played]))
             for line in self.lines.lines:
                 bar.write(line)
@@ -57,31 +57,31 @@ class Ahead:
 
     def stop(self) -> None:
         """Let the threads end soon: their requests fail."""
-        for engine in sampler.engines:
-            engine.server.left.set()
+        for sampling in (self.now, self.coming):
+            if sampling:
+                sampling.engine.server.left.set()
 
 
-def collect(tokenizer: Tokenizer, state: Any, cfg: Config) -> list[Episode]:
+def collect(tokenizer: Tokenizer, state: TrainState, cfg: Config) -> list[Episode]:
     """Return the epoch's episodes, and let the next epoch's be sampled, if there is one, while these are learned."""
-    begin: Callable = partial(started, tokenizer, state, cfg)
-    state.ahead = Ahead(state.ahead.coming if state.ahead and state.ahead.coming else begin(state.groups))
+    coming = state.ahead.coming if state.ahead else None
+    state.ahead = Ahead(coming or started(tokenizer, state, cfg, state.groups))
     with progress_bar(cfg.episodes, f"epoch {state.epoch + 1} episodes") as progress:
         episodes = state.ahead.now.result(progress, state.pace)
     if state.epoch + 1 < cfg.epochs:
-        state.ahead.coming = begin(state.groups + cfg.episodes // cfg.algorithm.group_size)
+        state.ahead.coming = started(tokenizer, state, cfg, state.groups + cfg.episodes // cfg.algorithm.group_size)
     return episodes
 
 
-def started(tokenizer: Tokenizer, state: Any, cfg: Config, first: int) -> Sampling:
+def started(tokenizer: Tokenizer, state: TrainState, cfg: Config, first: int) -> Sampling:
     """Start to sample the epoch whose groups are those from `first` on, with the present weights."""
-    size, weights, world = cfg.algorithm.group_size, sampler_hash(state.model), ranks.here.world
+    size, weights = cfg.algorithm.group_size, sampler_hash(state.model)
     tasks = make_tasks(cfg, first, cfg.episodes // size, size, "train", cfg.seed, cfg.order, cfg.max_samples)
-    shares = assigned(tasks, world, state.pace)
-    sampler.in_use.clear()
-    # This sends the adapter now, because its weights will change; an evaluation in between leaves it on the server.
-    sampler.in_use.add(sampler.remote_engine(state.model, cfg, weights).name)
-    play = partial(rollout.play_here, state.model, tokenizer, cfg, cfg.temperature, weights, False)
-    pool, lines = ThreadPoolExecutor(1), Lines(tqdm(disable=True))
-    played = pool.submit(play, shares[ranks.here.rank], lines)
+    shares = assigned(tasks, ranks.here.world, state.pace)
+    engine = remote_engine(state.model, cfg, weights)  # sends the adapter now, because its weights will change
+    lines = Lines(tqdm(disable=True))
+    arguments = state.model, tokenizer, cfg, cfg.temperature, weights, shares[ranks.here.rank], lines
+    pool = ThreadPoolExecutor(1)
+    played = pool.submit(rollout.play_with, engine, *arguments)
     pool.shutdown(wait=False)  # the thread ends with its only task
-    return Sampling(tasks, shares, played, lines, state.step, weights)
+    return Sampling(engine, tasks, shares, played, lines, state.step, weights)

@@ -8,12 +8,14 @@ adapters that are loaded while it runs. That is `python -m rl.serve load=true`, 
 
 Before a rollout the adapter is saved in the run's folder, which the server must be able to read under the same path,
 and loaded under a name made of its weights' hash: no reply can mix two adapters, and no cache can be of another one.
-The adapters of earlier updates are then unloaded. A reply that does not fit its request is asked for again; if that
+The adapters of earlier updates are then unloaded; with ahead=1 the one before stays, because the next epoch may be
+sampled with it while the present one is evaluated. A reply that does not fit its request is asked for again; if that
 does not help, its episode is left out. What the server computed differently is corrected in rl/remote/off_policy.py.
 """
 
 import hashlib
 import math
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -21,7 +23,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from weakref import WeakSet
 
 import envs
 import lora
@@ -38,9 +39,6 @@ from rl.run.files import new_folder
 MOST_REQUESTS = 64  # to the server at once
 WAITS = 300  # seconds in which the first rank must have sent the adapter
 ATTEMPTS = 3  # for a reply that does not fit its request
-
-engines: WeakSet["RemoteEngine"] = WeakSet()  # all that there are
-in_use: set[str] = set()  # names of adapters that stay on the server when another one is sent (rl/remote/ahead.py)
 
 
 class Unusable(Exception):
@@ -79,11 +77,14 @@ def push(server: Server, name: str, model: CausalLM, cfg: Config) -> None:
             load(server, name, folder / name)
         except Refused as error:
             raise Refusal(f"sampler={cfg.sampler} does not load the adapter: {error}") from None
+    os.utime(folder / name)  # the folders' times say which adapter was sent last
+    newest_first = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    stay = {path.name for path in newest_first[: 2 if cfg.ahead else 1]}
     for old in known:
-        if old.startswith(_prefix(cfg)) and old not in {name, *in_use}:
+        if old.startswith(_prefix(cfg)) and old not in stay:
             server.ask("/unload_lora_adapter", {"lora_name": old}, json_reply=False)
     for old in folder.iterdir():
-        if old.name not in {name, *in_use}:
+        if old.name not in stay:
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -130,9 +131,6 @@ class RemoteEngine:
     max_len: int
     words: int  # size of the vocabulary
     slots: dict[int, _Slot] = field(default_factory=dict)
-
-    def __post_init__(self):
-        engines.add(self)
 
     @property
     def free(self) -> int:
@@ -199,7 +197,7 @@ class RemoteEngine:
                 continue
             reason = finish if finish == "stop" or len(ids) == most else "context"
             return SampledTurn(number, ids, logprobs, reason)
-        return FailedTurn(number, [], [], "failed", error)
+        return FailedTurn(number, [], [], "failed", error=error)
 
     def _checked(self, answer: dict, body: dict, stop_ids: frozenset[int]) -> tuple[list[int], list[float], str]:
         """Return (ids, log-probabilities, finish reason) of an answer. Raise Unusable if it does not fit."""

@@ -1,10 +1,4 @@
-"""List and compare runs: python -m rl.report
-
-python -m rl.report                      # the runs in runs/ with their best numbers
-python -m rl.report runs/x               # write runs/x/report.html anew
-python -m rl.report runs/x epoch=7       # with the text of all episodes of epoch 7
-python -m rl.report runs/x runs/y        # both side by side
-"""
+"""List and compare runs: python -m rl.report (rl/report/runs.py)"""
 
 if __name__ == "__main__":
     import rl.run.early_interrupt  # noqa: F401

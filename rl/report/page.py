@@ -12,13 +12,13 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from rl import ranks
-from rl.run.files import bounded_lines, read_json, read_lines, written
+from rl.run import history
+from rl.run.files import bounded_lines, read_json, written
 
 HERE = Path(__file__).parent
 DATA = "report.jsonl"
@@ -32,11 +32,7 @@ def add(folder: Path, epoch: int, lines: str) -> None:
     path = folder / DATA
     with written(path):
         earlier = [line for _, number, line in data_lines(path) if number < epoch]
-        if path.is_file() and path.stat().st_size == sum(map(len, earlier)):
-            with open(path, "a", encoding="ascii") as file:
-                file.write(lines)
-        else:
-            replace(path, "".join(earlier) + lines)
+        replace(path, "".join(earlier) + lines)
 
 
 @ranks.first_only
@@ -55,7 +51,7 @@ def page(folders: list[Path], more: list[dict[int, str]] | None = None, compared
     """
     names, runs, blocks = names_of(folders), [], []
     for index, (name, folder) in enumerate(zip(names, folders, strict=True)):
-        metrics = [record for _, record in read_lines(folder / "metrics.jsonl")]
+        metrics = history.records(folder)
         last = max((record["epoch"] for record in metrics), default=0)
         metrics = [shown(record) for record in metrics]
         run = {"name": name, "folder": str(folder), "config": read_json(folder / "config.json"), "metrics": metrics}
@@ -107,7 +103,6 @@ def dumps(value: Any) -> str:
         return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), separators=(",", ":"))
 
 
-@cache
 def asset(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
 

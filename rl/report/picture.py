@@ -44,7 +44,7 @@ def learning_curve(folders: Sequence[Path], title: str = "") -> str:
         shapes += [f'<g opacity="0.45">{line(curve, TRAINING, 1)}</g>' for curve in training]
     shapes.append(line(_mean(training), TRAINING, 2.5))
     for color, greedy in ((SAMPLED, False), (GREEDY, True)):
-        results = [_evaluations(run, greedy) for run in runs]
+        results = [history.results(run, greedy) for run in runs]
         curves = [{epoch: result["success"] for epoch, result in run.items()} for run in results]
         if len(runs) == 1 and not greedy:
             for epoch, result in results[0].items():
@@ -65,12 +65,6 @@ def learning_curve(folders: Sequence[Path], title: str = "") -> str:
     size = f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
     body = "\n".join(shapes)
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">\n{body}\n</svg>\n'
-
-
-def _evaluations(records: list[dict], greedy: bool) -> dict[int, dict]:
-    """Return the run's evaluations of one kind by epoch."""
-    evaluated = [record for record in records if "eval" in record]
-    return {record["epoch"]: record["eval"] for record in evaluated if (record["eval"]["temperature"] == 0) == greedy}
 
 
 def _mean(curves: list[Curve]) -> Curve:

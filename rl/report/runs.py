@@ -5,17 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models import load_tokenizer
-from rl import ranks
 from rl.config import arguments, program
 from rl.config.arguments import ArgumentError, NotNegative
 from rl.config.refusals import Refusal
-from rl.report import page, paired, picture
-from rl.report.episodes import BUDGET, epoch_lines, learned_before
-from rl.run import exits, history, replay
+from rl.report import page, picture
+from rl.report.write import lacking
+from rl.run import exits, history
 from rl.run.files import read_json, written
-from rl.run.run import Run
-from rl.run.state import TrainState
+from rl.stats import DIFFERENCE, bootstrap, interval, verdict
 from rl.tasks import mixture
 
 ABOUT = """Without a folder: list the runs in runs/ with their best numbers. With the folder of a run: write its
@@ -27,6 +24,7 @@ first, if their last evaluations played the same tasks.
     python -m rl.report runs/x epoch=7
     python -m rl.report runs/x runs/y out=both.html
     python -m rl.report runs/x runs/y picture=curve.svg     # their mean learning curve instead of a page"""
+TASK_KEYS = ("env", "eval_split", "order")  # with the environments' options, they decide which tasks are drawn
 HEAD = ["run", "algo", "env", "model", "epochs", "before", "best sampled", "best greedy", "held-out loss", "reward"]
 
 
@@ -65,7 +63,7 @@ def write(folders: list[Path], keys: Keys) -> list[str]:
             raise ArgumentError(f"{folder} is {what}")
     name = "report.html" if len(folders) == 1 else "report_side_by_side.html"
     out = Path(keys.out) if keys.out else folders[0] / name
-    compared = paired.lines(folders)
+    compared = paired_differences(folders)
     text = page.page(folders, [lacking(folder, keys.epoch) for folder in folders], compared)
     with written(out):
         page.replace(out, text)
@@ -96,41 +94,6 @@ def _check_folders(folders: list[Path]) -> None:
         if not (folder / "metrics.jsonl").is_file() or not (folder / "config.json").is_file():
             known = ", ".join(str(path) for path in runs_in(folder.parent)[:8]) or "none"
             raise ArgumentError(f"{folder} is not the folder of a run that has begun; runs beside it: {known}")
-
-
-def lacking(folder: Path, epoch: int = 0) -> dict[int, str]:
-    """Return the lines of the epochs of episodes.jsonl that report.jsonl lacks, without what learning knew of them, and
-    those of `epoch` with the text of all episodes. Raise ArgumentError if there is no such epoch."""
-    path, known = folder / "episodes.jsonl", {number for _, number, _ in page.data_lines(folder / page.DATA)}
-    logged = {record["epoch"] for record in history.records(folder) if "seconds" in record}
-    if epoch and epoch not in logged:
-        raise ArgumentError(f"epoch={epoch}: {folder} has epochs 1 to {max(logged, default=0)}")
-    if not path.is_file() or (logged <= known and not epoch):
-        return {}
-    config = read_json(folder / "config.json")
-    tokenizer = load_tokenizer(config["model"], config.get("thinking", True))
-    missing = {}
-    for number, episodes in replay.read(path, tokenizer.vocab_size).items():
-        if number == epoch or number not in known:
-            saved = [line for _, n, line in page.data_lines(folder / page.DATA) if n == number]
-            room = 10 * BUDGET if number == epoch else BUDGET // config["epochs"]
-            missing[number] = epoch_lines(tokenizer, number, episodes, learned_before(saved, episodes), room)
-    return missing
-
-
-def complete_records(run: Run, state: TrainState) -> None:
-    """Write the line of phases of the epoch that the run was resumed from, and its part of report.html, unless they are
-    there. The phases are those of this process: load, trial and an evaluation. All ranks must call this."""
-    if state.resumed_from < 1:
-        return
-    there = any(record["epoch"] == state.epoch and "phases" in record for record in history.records(run.folder))
-    if ranks.from_first(there):
-        return
-    run.log_phases(state)
-    lines = lacking(run.folder).get(state.epoch)
-    if lines:
-        page.add(run.folder, state.epoch, lines)
-    page.write(run.folder)
 
 
 def listed(parent: Path) -> list[str]:
@@ -166,22 +129,30 @@ def _check_settings(config: dict[str, Any]) -> None:
 
 
 def best(config: dict[str, Any], records: list[dict]) -> list[str]:
-    """Return the epochs done, the evaluation before training, and the best numbers since."""
-    epochs = [r for r in records if "seconds" in r]
-    played = [[r for r in records if "eval" in r and (r["eval"]["temperature"] == 0) == greedy] for greedy in (0, 1)]
-    trained = [[r for r in evaluated if r["epoch"] > 0] for evaluated in played]
-    tops = [max(evaluated, key=lambda r: r["eval"]["success"], default=None) for evaluated in trained]
-    before = " / ".join(f"{r['eval']['success']:.1%}" for evaluated in played for r in evaluated if r["epoch"] == 0)
-    losses = [r for r in records if "eval_loss" in r and r["epoch"] > 0]
-    lowest = min(losses, key=lambda r: r["eval_loss"], default=None)
-    rewards = [r for r in epochs if "reward_mean" in r and config.get("algo") != "sft"]  # where it is the expert's
+    """Return the epochs done, the evaluation before training (epoch 0), and the best numbers since."""
+    before, tops = [], []
+    for greedy in (False, True):
+        results = history.results(records, greedy)
+        before += [f"{results[0]['success']:.1%}"] if 0 in results else []
+        rates = {epoch: result["success"] for epoch, result in results.items()}
+        epoch = history.best(rates, filter(None, rates))
+        tops.append(_success(epoch, results[epoch]) if epoch else "")
+    losses = history.losses(records)
+    lowest = history.best({epoch: -loss for epoch, loss in losses.items()}, filter(None, losses))
+    epochs = [record for record in records if "seconds" in record]
+    rewards = [record["reward_mean"] for record in epochs if "reward_mean" in record]
     return [
         f"{epochs[-1]['epoch'] if epochs else 0} of {config['epochs']}",
-        before,
-        *(_success(top) for top in tops),
-        f"{lowest['eval_loss']:.4f} ({lowest['epoch']})" if lowest else "",
-        f"{rewards[-1]['reward_mean']:.3f}" if rewards else "",
+        " / ".join(before),
+        *tops,
+        f"{losses[lowest]:.4f} ({lowest})" if lowest else "",
+        f"{rewards[-1]:.3f}" if rewards and config.get("algo") != "sft" else "",  # sft's is the expert's
     ]
+
+
+def _success(epoch: int, result: dict) -> str:
+    """Return the success of an evaluation with its interval and epoch."""
+    return f"{result['success']:.1%} ({100 * result['low']:.0f} to {100 * result['high']:.0f}, epoch {epoch})"
 
 
 def table(rows: list[list[str]]) -> list[str]:
@@ -203,9 +174,53 @@ def _without(folder: Path, error: Exception) -> str:
     return str(error).removeprefix(f"{folder}/") or type(error).__name__
 
 
-def _success(record: dict | None) -> str:
-    """Return the success of an evaluation with its interval and epoch."""
-    if record is None:
-        return ""
-    result = record["eval"]
-    return f"{result['success']:.1%} ({100 * result['low']:.0f} to {100 * result['high']:.0f}, epoch {record['epoch']})"
+def paired_differences(folders: list[Path]) -> list[str]:
+    """Return a line for sampled and one for greedy play of each run but the first: its success minus that of the first,
+    with an 80 % interval; or one line that says why there is none."""
+    names, tasks = page.names_of(folders), [tasks_of(read_json(folder / "config.json")) for folder in folders]
+    lines = []
+    for name, folder, own in list(zip(names, folders, tasks, strict=True))[1:]:
+        head = f"{name} against {names[0]}: "
+        keys = [key for key in own | tasks[0] if own.get(key) != tasks[0].get(key)]
+        keys = ["env"] if "env" in keys else keys  # whose options are others
+        if keys:
+            different = "; ".join(f"{key}={own.get(key)}, not {tasks[0].get(key)}" for key in keys[:3])
+            lines.append(f"{head}not the same held-out tasks: {different}")
+        else:
+            compared = last_compared(name, folder, names[0], folders[0])
+            lines += compared or [f"{head}no evaluation of both has the success of each task"]
+    return lines
+
+
+def last_compared(name: str, run: Path, other: str, reference: Path) -> list[str]:
+    """Return a line for sampled and one for greedy play where the last evaluations of both runs have a common task."""
+    lines = []
+    for kind in ("sampled", "greedy"):
+        ours, theirs = (last(folder, greedy=kind == "greedy") for folder in (run, reference))
+        if ours and theirs:
+            pairs = [(a, b) for a, b in zip(ours[1], theirs[1], strict=False) if a is not None and b is not None]
+            head = f"{name}, epoch {ours[0]}, against {other}, epoch {theirs[0]}, {kind}"
+            lines += [described(head, pairs)] if pairs else []
+    return lines
+
+
+def tasks_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run that decide which held-out tasks it plays."""
+    options = {f"{name}.{key}": value for name in mixture(config["env"]) for key, value in config.get(name, {}).items()}
+    return {key: config[key] for key in TASK_KEYS if key in config} | options
+
+
+def last(run: Path, greedy: bool) -> tuple[int, list[int | None]] | None:
+    """Return the epoch of a run's last evaluation and the success of each task; None if no evaluation has that."""
+    results = history.results(history.records(run), greedy)
+    pairs = [(epoch, result["successes"]) for epoch, result in results.items() if "successes" in result]
+    return pairs[-1] if pairs else None
+
+
+def described(head: str, pairs: list[tuple[int, int]]) -> str:
+    """Return the line of one comparison; pairs: the successes of both runs in each task."""
+    differences = [a - b for a, b in pairs]
+    low, high = interval(bootstrap(differences, DIFFERENCE))
+    mean = sum(differences) / len(differences)
+    bounds = f"80 % interval {low:+.1%} to {high:+.1%}"
+    return f"{head}, the same {len(pairs)} tasks: {verdict(low, high)}; success {mean:+.1%} ({bounds})"

@@ -1,17 +1,15 @@
 """track=wandb|tensorboard|trackio: the metrics of a run, also sent elsewhere. metrics.jsonl is written in any case.
 
 An epoch sends its numbers (train/NAME, env/NAME, eval/sampled/NAME, eval/greedy/ENV/NAME, phases/NAME/seconds),
-histograms of the episodes' scores and sampled tokens, and a table of examples. The package is imported only here.
-Weights & Biases writes to runs/NAME/wandb, offline with WANDB_MODE=offline; TensorBoard writes to
-runs/NAME/tensorboard; Trackio keeps its own local database.
+histograms of the episodes' scores and sampled tokens, and a table of examples. Weights & Biases writes to
+runs/NAME/wandb, offline with WANDB_MODE=offline; TensorBoard writes to runs/NAME/tensorboard; Trackio keeps its own
+local database.
 """
 
-import atexit
 import html
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,10 @@ import torch
 
 from models import Tokenizer
 from rl import ranks
-from rl.config.fields import Config
+from rl.config.fields import Track
 from rl.records import Episode
-from rl.run.files import read_json, read_lines, write_text
+from rl.run import history
+from rl.run.files import read_json, write_text
 
 EXAMPLES = 8  # episodes in an epoch's table
 MOST = 4000  # characters of a text in it
@@ -29,52 +28,97 @@ COLUMNS = ["epoch", "env", "seed", "outcome", "score", "prompt", "transcript"]
 UNSENT = {"tasks", "warnings"}
 
 
-@dataclass
-class Sink:
-    """An open run in another program."""
+class Wandb:
+    """An open run of wandb, or of trackio, whose package has the same names."""
 
-    log: Callable[[int, dict[str, float], dict[str, list[float]], list[list]], None]  # epoch, numbers, values, rows
-    close: Callable[[], None]
-    working: bool = True
+    def __init__(self, package: Any, **settings):
+        self.package, self.run = package, package.init(resume="allow", **settings)
+        self.close = self.run.finish
+
+    def log(self, epoch: int, numbers: dict[str, float], values: dict[str, list[float]], rows: list[list]) -> None:
+        record = numbers | {name: self.package.Histogram(x) for name, x in values.items() if x}
+        if rows:
+            record["examples"] = self.package.Table(columns=COLUMNS, data=rows)
+        self.run.log(record, step=epoch)
 
 
-_open: dict[Path, Sink] = {}  # by the run's folder
+class TensorBoard:
+    """An open writer. What a killed process wrote of this epoch and later ones is not shown."""
+
+    def __init__(self, folder: Path, config: dict, epoch: int):
+        from torch.utils.tensorboard import SummaryWriter  # needs tensorboard, an optional package
+
+        self.writer = SummaryWriter(str(folder), purge_step=epoch)
+        self.writer.add_text("config", "    " + str(config))
+        self.close = self.writer.close
+
+    def log(self, epoch: int, numbers: dict[str, float], values: dict[str, list[float]], rows: list[list]) -> None:
+        for name, x in numbers.items():
+            self.writer.add_scalar(name, x, epoch)
+        for name, x in values.items():
+            if x:
+                self.writer.add_histogram(name, torch.tensor(x), epoch)
+        if rows:
+            self.writer.add_text("examples", markdown(rows), epoch)
+        self.writer.flush()
 
 
-@ranks.first_only
-def send(folder: Path, epoch: int, tokenizer: Tokenizer, episodes: list[Episode], cfg: Config) -> None:
-    """Send an epoch, and before the first one the evaluation before training.
+class Tracker:
+    """The run in the program that track= names, opened by the first epoch; nothing with track=none and on other ranks.
 
     What the other program raises is printed once, and the run goes on without it.
     """
-    if cfg.track.to == "none":
-        return
-    try:
-        if folder not in _open:
-            _open[folder] = OPEN[cfg.track.to](folder, cfg, epoch)
-            atexit.register(close, folder)
-        if not _open[folder].working:
+
+    def __init__(self, track: Track):
+        self.track, self.working = track, track.to != "none"
+        self.opened: Wandb | TensorBoard | None = None
+
+    @ranks.first_only
+    def send(self, folder: Path, epoch: int, tokenizer: Tokenizer, episodes: list[Episode]) -> None:
+        """Send an epoch of the run in this folder, and before the first one the evaluation before training."""
+        if not self.working:
             return
-        records = [record for _, record in read_lines(folder / "metrics.jsonl")]
-        if epoch == 1 and (before := numbers([r for r in records if r["epoch"] == 0])):
-            _open[folder].log(0, before, {}, [])
-        finished = [e for e in episodes if not e.infrastructure_failed]
-        values = {
-            "reward": [e.score for e in finished],
-            "sampled_tokens": [float(sum(e.action_mask_T)) for e in finished],
-        }
-        rows = [example(tokenizer, epoch, e) for e in finished[:EXAMPLES]]
-        _open[folder].log(epoch, numbers([r for r in records if r["epoch"] == epoch]), values, rows)
-    except Exception as error:  # of any kind: it is another program's
-        what = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-        print(f"warning: track={cfg.track.to}: {what}; nothing more is sent, metrics.jsonl has all of it", flush=True)
-        _open[folder] = Sink(lambda *_: None, lambda: None, working=False)
+        with self._warning():
+            self.opened = self.opened or self._open(folder, epoch)
+            records = history.records(folder)
+            if epoch == 1 and (before := numbers([r for r in records if r["epoch"] == 0])):
+                self.opened.log(0, before, {}, [])
+            finished = [e for e in episodes if not e.infrastructure_failed]
+            scores, tokens = [e.score for e in finished], [float(sum(e.action_mask_T)) for e in finished]
+            rows = [example(tokenizer, epoch, e) for e in finished[:EXAMPLES]]
+            of_epoch = numbers([r for r in records if r["epoch"] == epoch])
+            self.opened.log(epoch, of_epoch, {"reward": scores, "sampled_tokens": tokens}, rows)
 
+    def close(self) -> None:
+        if self.working and self.opened:
+            with self._warning():
+                self.opened.close()
 
-def close(folder: Path) -> None:
-    """Close the folder's run in the other program, if there is one."""
-    if sink := _open.pop(folder, None):
-        sink.close()
+    def _open(self, folder: Path, epoch: int) -> Wandb | TensorBoard:
+        """Open the run, or go on with it: a resumed run has the same name there."""
+        config, name = read_json(folder / "config.json"), self.track.name or folder.name
+        if self.track.to == "tensorboard":
+            return TensorBoard(folder / "tensorboard" / self.track.name, config, epoch)
+        settings = {"project": self.track.project, "name": name, "config": config}
+        if self.track.to == "trackio":
+            import trackio  # an optional package
+
+            return Wandb(trackio, **settings)
+        import wandb  # an optional package
+
+        identity = folder / "wandb_id.txt"
+        if not identity.is_file():
+            write_text(identity, uuid.uuid4().hex[:16])
+        return Wandb(wandb, id=identity.read_text(), dir=str(folder), **settings)
+
+    @contextmanager
+    def _warning(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # of any kind: it is another program's
+            self.working, to = False, self.track.to
+            what = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+            print(f"warning: track={to}: {what}; nothing more is sent, metrics.jsonl has all of it", flush=True)
 
 
 def numbers(records: list[dict]) -> dict[str, float]:
@@ -103,61 +147,6 @@ def example(tokenizer: Tokenizer, epoch: int, e: Episode) -> list:
     start = e.turns[0].start if e.turns else len(e.ids_T)
     texts = [tokenizer.show(ids)[:MOST] for ids in (e.ids_T[:start], e.ids_T[start:])]
     return [epoch, e.env, e.seed, e.outcome, e.score, *texts]
-
-
-def open_wandb(folder: Path, cfg: Config, epoch: int) -> Sink:
-    """Open the run, or go on with it: a resumed run has the same name there."""
-    import wandb
-
-    name, identity = cfg.track.name or folder.name, folder / "wandb_id.txt"
-    if not identity.is_file():
-        write_text(identity, uuid.uuid4().hex[:16])
-    settings = {"project": cfg.track.project, "name": name, "id": identity.read_text(), "resume": "allow"}
-    settings["dir"] = str(folder)
-    run = wandb.init(config=read_json(folder / "config.json"), **settings)
-
-    return Sink(partial(log_record, wandb, run), run.finish)
-
-
-def log_record(package: Any, run: Any, epoch: int, numbers: dict, values: dict, rows: list) -> None:
-    """Log an epoch with wandb, or with trackio, which has the same names."""
-    record = numbers | {name: package.Histogram(x) for name, x in values.items() if x}
-    if rows:
-        record["examples"] = package.Table(columns=COLUMNS, data=rows)
-    run.log(record, step=epoch)
-
-
-def open_tensorboard(folder: Path, cfg: Config, epoch: int) -> Sink:
-    """Open the writer. What a killed process wrote of this epoch and later ones is not shown."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(folder / "tensorboard" / cfg.track.name), purge_step=epoch)
-    writer.add_text("config", "    " + str(read_json(folder / "config.json")))
-
-    def log(epoch: int, numbers: dict, values: dict, rows: list) -> None:
-        for name, x in numbers.items():
-            writer.add_scalar(name, x, epoch)
-        for name, x in values.items():
-            if x:
-                writer.add_histogram(name, torch.tensor(x), epoch)
-        if rows:
-            writer.add_text("examples", markdown(rows), epoch)
-        writer.flush()
-
-    return Sink(log, writer.close)
-
-
-def open_trackio(folder: Path, cfg: Config, epoch: int) -> Sink:
-    """Open the run, or go on with it."""
-    import trackio
-
-    config, name = read_json(folder / "config.json"), cfg.track.name or folder.name
-    run = trackio.init(project=cfg.track.project, name=name, config=config, resume="allow")
-
-    return Sink(partial(log_record, trackio, run), run.finish)
-
-
-OPEN = {"wandb": open_wandb, "tensorboard": open_tensorboard, "trackio": open_trackio}
 
 
 def markdown(rows: list[list]) -> str:

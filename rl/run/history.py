@@ -4,6 +4,7 @@ Any room may read a run, so this module imports nothing of theirs.
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,29 +39,42 @@ def saved_epochs(run: Path) -> list[int]:
     return sorted(int(path.name[6:]) for path in run.glob("epoch_*") if re.fullmatch(r"epoch_\d+", path.name))
 
 
+def results(records: list[dict], greedy: bool) -> dict[int, dict]:
+    """Return the results of a run's evaluations by epoch, of greedy or of sampled play."""
+    evaluated = [record for record in records if "eval" in record]
+    return {record["epoch"]: record["eval"] for record in evaluated if (record["eval"]["temperature"] == 0) == greedy}
+
+
+def losses(records: list[dict]) -> dict[int, float]:
+    """Return a run's held-out losses by epoch."""
+    return {record["epoch"]: record["eval_loss"] for record in records if "eval_loss" in record}
+
+
+def best(scores: dict[int, float], epochs: Iterable[int]) -> int | None:
+    """Return the first epoch of `epochs` with the highest score; None if none of them has a score."""
+    return max((epoch for epoch in epochs if epoch in scores), key=scores.get, default=None)
+
+
 def evaluations(run: Path) -> tuple[str, dict[int, float]]:
     """Return what the epochs of a run are judged by, "success" or "held-out loss" (best_by=loss, or nothing was
     played), and each evaluated epoch's score: its success in sampled play, or the negative loss. Higher is better."""
-    played, losses = {}, {}
-    for record in records(run):
-        if "eval" in record and record["eval"]["temperature"]:
-            played[record["epoch"]] = record["eval"]["success"]
-        if "eval_loss" in record:
-            losses[record["epoch"]] = -record["eval_loss"]
-    by_loss = not played or (losses and settings(run).get("best_by") == "loss")
-    return ("held-out loss", losses) if by_loss else ("success", played)
+    logged = records(run)
+    played = {epoch: result["success"] for epoch, result in results(logged, greedy=False).items()}
+    negative = {epoch: -loss for epoch, loss in losses(logged).items()}
+    by_loss = not played or (negative and settings(run).get("best_by") == "loss")
+    return ("held-out loss", negative) if by_loss else ("success", played)
 
 
 def best_epoch(run: Path) -> int | None:
     """Return the evaluated epoch with the highest score, the first of equal ones. None before the first evaluation."""
     _, scores = evaluations(run)
-    return max(scores, key=scores.get, default=None)
+    return best(scores, scores)
 
 
 def best_saved(run: Path) -> int | None:
     """Return the best of the evaluated epochs that have a folder epoch_N; None without one."""
     _, scores = evaluations(run)
-    return max((epoch for epoch in saved_epochs(run) if epoch in scores), key=scores.get, default=None)
+    return best(scores, saved_epochs(run))
 
 
 def best_of_run(name: str, key: str = "adapter") -> tuple[str, str]:
@@ -70,14 +84,14 @@ def best_of_run(name: str, key: str = "adapter") -> tuple[str, str]:
     if not (run / "metrics.jsonl").is_file() or (run / "adapter_config.json").is_file():
         return name, ""
     kind, scores = evaluations(run)
-    best = best_saved(run)
-    if best is None:
+    epoch = best_saved(run)
+    if epoch is None:
         folders = ", ".join(sorted(path.name for path in run.glob("epoch_*"))) or "none"
         raise ArgumentError(f"{key}={name}: no saved epoch was evaluated, so none is best; choose one of: {folders}")
-    saved = sum(epoch in scores for epoch in saved_epochs(run))
+    saved = len(scores.keys() & set(saved_epochs(run)))
     among = f"the best of {saved} evaluated epochs" if saved > 1 else "the only evaluated epoch"
-    choice = f"epoch_{best} is {among} that the run saved, by {kind}"
-    return str(run / f"epoch_{best}"), f"{name}: {choice}, {score_text(kind, scores, best)}"
+    choice = f"epoch_{epoch} is {among} that the run saved, by {kind}"
+    return str(run / f"epoch_{epoch}"), f"{name}: {choice}, {score_text(kind, scores, epoch)}"
 
 
 def score_text(kind: str, scores: dict[int, float], best: int) -> str:

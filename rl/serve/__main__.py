@@ -15,19 +15,16 @@ import os
 import re
 import signal
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 from envs.serve import Server
 from envs.serve.access import Access, is_local, own_names
 from models import load_tokenizer
-from rl.config import program
 from rl.config.arguments import NotNegative, Positive
 from rl.config.help import quiet_on_closed_pipe
 from rl.config.refusals import Refusal
 from rl.run import exits
-from rl.serve.loading import ModelKeys, load, with_adapters_base
+from rl.serve.loading import ModelKeys, load, parse_over_adapters_base
 from rl.serve.protocol import ErrorHandler, Protocol
 from rl.serve.sampler import Sampler
 
@@ -55,9 +52,7 @@ class Keys:
 
 def parse(words: list[str]) -> tuple[ModelKeys, Keys]:
     """Return the settings that key=value words give. Exit with 2 on a wrong word."""
-    with exits.exits_cleanly("rl.serve"):
-        words = with_adapters_base(words)
-    return tuple(program.parse(words, "rl.serve", ModelKeys, Keys, about=__doc__))
+    return parse_over_adapters_base(words, "rl.serve", Keys, about=__doc__)
 
 
 def listen(model: str, keys: Keys, sampler: Sampler) -> Server:
@@ -70,13 +65,8 @@ def listen(model: str, keys: Keys, sampler: Sampler) -> Server:
         reason = getattr(error, "strerror", None) or error
         raise OSError(f"cannot listen on {keys.host}:{keys.port}: {reason}") from None
     server.handler = ErrorHandler
-    protocol.run_soon = partial(_run_soon, server)
+    protocol.server = server
     return server
-
-
-def _run_soon(server: Server, function) -> None:
-    with suppress(RuntimeError):  # the server has stopped
-        server.loop.call_soon_threadsafe(function)
 
 
 def serve(model: str, keys: Keys, sampler: Sampler, server: Server) -> None:

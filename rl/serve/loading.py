@@ -2,19 +2,21 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 
 import lora
 from models import choose_threads, keep_memory, load_model, load_tokenizer
-from rl.config import arguments
+from rl.config import arguments, program
 from rl.config.arguments import NotNegative
 from rl.config.checks import without_auto
 from rl.config.refusals import Refusal
 from rl.judge.adapter_settings import with_base
+from rl.run import exits
 from rl.serve.sampler import Sampler
 
+Keys = TypeVar("Keys")
 MOST = 8192  # tokens of a sequence, unless max_len= says more
 
 
@@ -35,10 +37,14 @@ class ModelKeys:
             raise Refusal("device=cuda: this machine, or this torch, has no CUDA device; use device=cpu")
 
 
-def with_adapters_base(words: list[str]) -> list[str]:
-    """Return the words, with the base and the quantisation of the adapters where they name none."""
-    given = dict(word.split("=", 1) for word in words if "=" in word)
-    return with_base(words, list(map(str, adapters(given.get("adapter", "")).values())))
+def parse_over_adapters_base(words: list[str], name: str, own_keys: type[Keys], about: str) -> tuple[ModelKeys, Keys]:
+    """Return the model's settings and the program's own, with the base and the quantisation of the adapters where the
+    words name none. Exit with 2 on a wrong word. name: the program's."""
+    with exits.exits_cleanly(name):
+        given = dict(word.split("=", 1) for word in words if "=" in word)
+        words = with_base(words, list(map(str, adapters(given.get("adapter", "")).values())))
+    model_keys, keys = program.parse(words, name, ModelKeys, own_keys, about=about)
+    return model_keys, keys
 
 
 def adapters(words: str) -> dict[str, Path]:

@@ -12,23 +12,23 @@ Of vLLM's additions: top_k, stop_token_ids, chat_template_kwargs.enable_thinking
 models/random.py makes the reply that training would sample. `seed` makes such a state.
 """
 
-import json
+import math
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from envs.conversations import message
 from envs.http.exchange import plain, short
-from envs.serve import Handler, Stream
+from envs.serve import Handler, Server, Stream
 from envs.serve.access import BadRequest
 from models import Tokenizer
 from models.random import fold_all
+from rl.serve.replies import ChatReply, Reply, error_body
 from rl.serve.sampler import Full, Request, Sampler
-from rl.serve.text import Text
 
 MOST_CHOICES = 128  # of one request
 MOST_LIKELY = 20  # alternatives to a token
@@ -68,7 +68,7 @@ NO_EFFECT = {  # fields that would change a reply, and the values with which the
     "bad_words": ([],),
     "logits_processors": ([],),
     "add_special_tokens": (False,),
-    "skip_special_tokens": (True,),
+    "skip_special_tokens": (True, False),  # a text is without control tokens; return_token_ids has them
     "include_stop_str_in_output": (False,),
     "continue_final_message": (False,),
     "add_generation_prompt": (True,),
@@ -84,10 +84,7 @@ class ErrorHandler(Handler):
     """A handler whose errors have OpenAI's form."""
 
     def _say(self, status: int, said: Any) -> None:
-        if status != 200:
-            kind = "invalid_request_error" if status < 500 else "server_error"
-            said = {"error": {"message": said["detail"], "type": kind, "param": None, "code": status}}
-        super()._say(status, said)
+        super()._say(status, said if status == 200 else error_body(status, said["detail"]))
 
 
 class Protocol:
@@ -100,7 +97,7 @@ class Protocol:
     def __init__(self, sampler: Sampler, base: str, silent: Tokenizer, may_load: bool):
         self.sampler, self.base, self.may_load, self.began = sampler, base, may_load, int(time.time())
         self.tokenizer, self.silent = sampler.tokenizer, silent
-        self.run_soon: Callable = lambda function, *args: function(*args)  # on the server's event loop
+        self.server: Server | None = None  # set by whoever makes it, because it needs `answer`
         sampler.notify = self._notify
 
     def answer(self, method: str, path: str, body: dict, _client: str) -> Any:
@@ -152,8 +149,6 @@ class Protocol:
         name = _field(body, "lora_name", str, None)
         if not self.may_load:
             raise BadRequest(403, "adapters are unloaded over HTTP only with load=true")
-        if name not in self.sampler.adapters:
-            raise BadRequest(404, f"there is no adapter {short(name)}")
         try:
             self.sampler.call(lambda: self.sampler.unload(name)).result()
         except KeyError:
@@ -166,8 +161,8 @@ class Protocol:
         prompt = body.get("prompt")
         prompts = prompt if isinstance(prompt, list) and prompt and not _is_id(prompt[0]) else [prompt]
         likely = _field(body, "logprobs", int, None, 0, MOST_LIKELY)
-        rows = [self._ids(one) for one in prompts[: MOST_CHOICES + 1]]
-        return self._sample(body, rows, _field(body, "max_tokens", int, 16, 1), likely, CompletionForm)
+        prompt_ids = [self._ids(prompt) for prompt in prompts[: MOST_CHOICES + 1]]
+        return self._sample(Reply, body, prompt_ids, _field(body, "max_tokens", int, 16, 1), likely)
 
     def _chat(self, body: dict) -> Stream:
         thinking = _options(body, "chat_template_kwargs", "enable_thinking", True)
@@ -185,7 +180,7 @@ class Protocol:
         if len(limits) > 1:
             raise BadRequest(400, "max_completion_tokens and max_tokens differ: give one of them")
         most = limits.pop() if limits else self.sampler.max_len
-        return self._sample(body, [ids], most, likely if wanted else None, ChatForm)
+        return self._sample(ChatReply, body, [ids], most, likely if wanted else None)
 
     def _ids(self, prompt: Any) -> list[int]:
         """Return the ids of a prompt: a text or a list of ids. Raise BadRequest if there are none or too many."""
@@ -200,65 +195,64 @@ class Protocol:
     def _check_length(self, characters: int) -> None:
         """Raise BadRequest for a text that is not worth encoding: it takes more tokens than a prompt may have."""
         if characters > MOST_OF_TOKEN * self.sampler.max_len:
-            limit = f"the maximum context length is {self.sampler.max_len} tokens"
-            raise BadRequest(400, f"{limit}, and the prompt has {characters:,} characters")
+            raise self._wrong_length(f"{characters:,} characters")
 
     def _checked(self, ids: list[int]) -> list[int]:
         """Return the ids of a prompt. Raise BadRequest if there are none or too many."""
         if not 0 < len(ids) < self.sampler.max_len:
-            limit = f"the maximum context length is {self.sampler.max_len} tokens"
-            raise BadRequest(400, f"{limit}, and the prompt has {len(ids)}")
+            raise self._wrong_length(len(ids))
         return ids
 
-    def _sample(self, body: dict, prompts: list[list[int]], most: int, likely: int | None, form: type) -> Stream:
+    def _wrong_length(self, size: int | str) -> BadRequest:
+        limit = f"the maximum context length is {self.sampler.max_len} tokens"
+        return BadRequest(400, f"{limit}, and the prompt has {size}")
+
+    def _sample(self, kind: type[Reply], body: dict, prompts: list[list[int]], most: int, likely: int | None) -> Stream:
         """Queue a request for each choice of each prompt; return the reply that they fill."""
-        name = self._known(body.get("model", self.base))
-        count = _field(body, "n", int, 1, 1, MOST_CHOICES)
-        if count * len(prompts) > MOST_CHOICES:
+        model = self._known(body.get("model", self.base))
+        n = _field(body, "n", int, 1, 1, MOST_CHOICES)
+        if n * len(prompts) > MOST_CHOICES:
             raise BadRequest(400, f"n times the number of prompts is more than {MOST_CHOICES}")
-        stop_ids = _list(body, "stop_token_ids", _is_id)
-        stop = (
-            [body["stop"]] if isinstance(body.get("stop"), str) else _list(body, "stop", lambda x: isinstance(x, str))
-        )
+        stop_ids = frozenset(_list(body, "stop_token_ids", _is_id))
+        stop = body.get("stop")
+        stop = [stop] if isinstance(stop, str) else _list(body, "stop", lambda words: isinstance(words, str))
         if len(stop) > 16 or any(not 0 < len(words) <= LONGEST_STOP for words in stop):
             raise BadRequest(400, f"stop must be at most 16 texts of 1 to {LONGEST_STOP} characters")
         seed, state = (_field(body, name, int, None, -(2**63), 2**63 - 1) for name in ("seed", "random_state"))
-        states = random_states(seed, state, len(prompts) * count)
+        states = random_states(seed, state, len(prompts) * n)
         top_k = _field(body, "top_k", int, 0, -1)
         temperature = _field(body, "temperature", float, 1.0, 0.0, 100.0)
         if 0 < temperature < 1e-4:
             raise BadRequest(400, f"temperature={temperature} is too small to divide by; 0 takes the likeliest tokens")
-        requests = [
-            Request(
-                ids,
-                None if name == self.base else name,
-                most,
-                temperature,
-                next(states),
-                self.tokenizer.eos_ids.union(stop_ids) if not body.get("ignore_eos") else frozenset(stop_ids),
-                max(top_k, 0),
-                _field(body, "top_p", float, 1.0, 1e-9, 1.0),
-                tuple(stop),
-                likely or 0,
-            )
-            for place, ids in enumerate(prompts)
-            for number in range(count)
-        ]
-        reply = Reply(requests, form(name, self.tokenizer, likely, bool(body.get("return_token_ids"))))
-        reply.streams = _field(body, "stream", bool, False)
-        reply.with_usage = _options(body, "stream_options", "include_usage", False)
+        settings = {
+            "adapter": None if model == self.base else model,
+            "max_tokens": most,
+            "temperature": temperature,
+            "stop_ids": stop_ids if body.get("ignore_eos") else self.tokenizer.eos_ids | stop_ids,
+            "top_k": max(top_k, 0),
+            "top_p": _field(body, "top_p", float, 1.0, 1e-9, 1.0),
+            "stop": tuple(stop),
+            "alternatives": likely or 0,
+        }
+        repeated = [ids for ids in prompts for _ in range(n)]
+        requests = [Request(ids, stream=state, **settings) for ids, state in zip(repeated, states, strict=True)]
+        streams = _field(body, "stream", bool, False)
+        usage = _options(body, "stream_options", "include_usage", False)
+        with_ids = bool(body.get("return_token_ids"))
+        reply = kind(requests, model, self.tokenizer, n, likely, with_ids, streams, usage)
         try:
             self.sampler.submit(*requests)
         except Full as error:
             raise BadRequest(429, f"{error}; try again later") from None
         except KeyError:  # unloaded meanwhile
-            raise BadRequest(404, f"there is no model {short(name)}") from None
+            raise BadRequest(404, f"there is no model {short(model)}") from None
         return reply.out
 
     def _notify(self, requests: list[Request]) -> None:
         """Let the replies that have something new know, in one call of the event loop."""
-        replies = dict.fromkeys(request.owner for request in requests)  # each once, in order
-        self.run_soon(lambda: [reply.advance() for reply in replies])
+        replies = dict.fromkeys(request.reply_to for request in requests)  # each once, in order
+        with suppress(RuntimeError):  # the server has stopped
+            self.server.loop.call_soon_threadsafe(lambda: [reply.advance() for reply in replies])
 
 
 def check_fields(path: str, body: dict) -> None:
@@ -285,31 +279,32 @@ def _options(body: dict, name: str, key: str, default: bool) -> bool:
     return options.get(key, default)
 
 
-def _field(body: dict, name: str, kind: type, default: Any, low: float | None = None, high: float | None = None) -> Any:
+def _field(body: dict, name: str, kind: type, default: Any, low: float = -math.inf, high: float = math.inf) -> Any:
     """Return a field of the request. Raise BadRequest if it has another type or is out of range."""
     value = body.get(name)
     if value is None:
         return default
-    right = isinstance(value, bool) if kind is bool else isinstance(value, (int, float) if kind is float else kind)
-    if not right or (kind is not bool and isinstance(value, bool)):
+    kinds = (int, float) if kind is float else kind
+    if not isinstance(value, kinds) or (kind is not bool and isinstance(value, bool)):
         raise BadRequest(400, f"{name} must be of type {kind.__name__}, not {short(value)}")
-    if (low is not None and not value >= low) or (high is not None and not value <= high):
-        raise BadRequest(400, f"{name}={short(value)} must be {f'from {low} to {high}' if high else f'at least {low}'}")
+    if kind in (int, float) and not low <= value <= high:
+        bounds = f"at least {low}" if high == math.inf else f"from {low} to {high}"
+        raise BadRequest(400, f"{name}={short(value)} must be {bounds}")
     return value
 
 
-def random_states(seed: int | None, state: int | None, count: int) -> Iterator[int]:
+def _list(body: dict, name: str, is_right: Callable[[Any], bool]) -> list:
+    values = body.get(name) or []
+    if not isinstance(values, list) or not all(map(is_right, values)):
+        raise BadRequest(400, f"{name} is {short(values)}")
+    return values
+
+
+def random_states(seed: int | None, state: int | None, count: int) -> list[int]:
     """Return the states of that many replies' random numbers. `state` is the first one's; no seed draws one."""
     seed = int.from_bytes(os.urandom(8), "little", signed=True) if seed is None else seed
     states = fold_all([(seed, number) for number in range(count)]).tolist()
-    return iter(states if state is None else [state, *states[1:]])
-
-
-def _list(body: dict, name: str, fits: Callable[[Any], bool]) -> list:
-    values = body.get(name) or []
-    if not isinstance(values, list) or not all(map(fits, values)):
-        raise BadRequest(400, f"{name} is {short(values)}")
-    return values
+    return states if state is None else [state, *states[1:]]
 
 
 def _is_id(value: Any) -> bool:
@@ -324,195 +319,3 @@ def _messages(given: Any) -> list[dict]:
         return [{key: value for key, value in message(one).items() if key != "loss"} for one in given]
     except ValueError as error:
         raise BadRequest(400, plain(str(error), 500)) from None
-
-
-# ---------------------------------------------------------------------------------------------------------- replies
-
-
-@dataclass
-class Choice:
-    """A request's reply as far as it has been sent."""
-
-    request: Request
-    index: int
-    text: Text
-    sent: int = 0  # sampled ids
-    reply: str = ""  # the text so far, held-back text included
-    shown: int = 0  # characters of it that have been sent
-
-    def news(self, all_of_it: bool) -> tuple[str, slice, str | None]:
-        """Return (text, slice of new sampled ids, finish reason or None). Text that may begin a stop text is held back
-        until it is known not to."""
-        request, finish = self.request, _finish(self.request)
-        end = len(request.logprobs)
-        new, self.sent = slice(self.sent, end), end
-        self.reply += self.text.add(request.sampled[new]) if end > new.start else ""
-        if finish:
-            self.reply += self.text.rest()
-        until, places = len(self.reply), [at for words in request.stop if (at := self.reply.find(words)) >= 0]
-        if places:
-            until = min(places)
-        elif not finish:
-            until -= max((_overlap(self.reply, words) for words in request.stop), default=0)
-        text, self.shown = self.reply[self.shown : until], max(self.shown, until)
-        return text, new, finish
-
-
-def _overlap(text: str, words: str) -> int:
-    """Return the most characters at the end of the text that may begin `words`."""
-    return next((n for n in range(min(len(text), len(words) - 1), 0, -1) if text.endswith(words[:n])), 0)
-
-
-def _finish(request: Request) -> str | None:
-    return {"stop": "stop", "length": "length", "context": "length"}.get(request.finish)
-
-
-class Reply:
-    """The HTTP reply to one request, with one or several choices. Its methods run on the server's event loop."""
-
-    def __init__(self, requests: list[Request], form: "CompletionForm"):
-        self.form, self.out, self.streams, self.with_usage, self.begun = form, Stream(self.cancel), False, False, False
-        self.choices = [Choice(request, i, Text(form.tokenizer)) for i, request in enumerate(requests)]
-        self.open = len(requests)
-        for request in requests:
-            request.owner = self
-
-    def cancel(self) -> None:
-        for choice in self.choices:
-            choice.request.cancelled = True
-
-    def advance(self) -> None:
-        """Send what is new."""
-        if self.out.ended:
-            return
-        failed = next((choice.request for choice in self.choices if choice.request.finish == "error"), None)
-        if failed:
-            self._fail(failed.error)
-        elif self.streams:
-            self._stream()
-        elif all(_finish(choice.request) for choice in self.choices):
-            body = self.form.whole([(choice, *choice.news(True)) for choice in self.choices])
-            self.out.put(_http(200, body | {"usage": self._usage()}), end=True)
-
-    def _stream(self) -> None:
-        parts = []
-        if not self.begun:
-            self.begun = True
-            parts.append(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n\r\n")
-            parts += [_event(self.form.part(choice, "", slice(0, 0), None, True)) for choice in self.choices]
-        for choice in self.choices:
-            if choice.sent < 0:
-                continue
-            text, new, finish = choice.news(False)
-            if text or finish or (new.stop > new.start and self.form.shows_tokens):
-                parts.append(_event(self.form.part(choice, text, new, finish, False)))
-            if finish:
-                choice.sent, self.open = -1, self.open - 1
-        if not self.open:
-            if self.with_usage:
-                parts.append(_event(self.form.head() | {"choices": [], "usage": self._usage()}))
-            parts.append(b"data: [DONE]\n\n")
-        if parts:
-            self.out.put(b"".join(parts), end=not self.open)
-
-    def _fail(self, error: str) -> None:
-        self.cancel()
-        said = {"error": {"message": plain(error, 500), "type": "server_error", "param": None, "code": 500}}
-        self.out.put(_event(said) if self.begun else _http(500, said), end=True)
-
-    def _usage(self) -> dict:
-        requests = [choice.request for choice in self.choices]
-        prompts = {id(request.ids): len(request.ids) for request in requests}  # one prompt may have several choices
-        sampled = sum(len(request.sampled) for request in requests)
-        usage = {"prompt_tokens": sum(prompts.values()), "completion_tokens": sampled}
-        cached = {"cached_tokens": sum(request.reused for request in requests)}
-        return usage | {"total_tokens": sum(usage.values()), "prompt_tokens_details": cached}
-
-
-@dataclass
-class CompletionForm:
-    """The JSON of /v1/completions."""
-
-    model: str
-    tokenizer: Tokenizer
-    likely: int | None  # alternatives to report with each log-probability; None: no log-probabilities
-    with_ids: bool
-    id: str = field(default_factory=lambda: f"cmpl-{os.urandom(12).hex()}")
-    created: int = field(default_factory=lambda: int(time.time()))
-    kind: ClassVar[str] = "text_completion"
-    chunk: ClassVar[str] = "text_completion"
-
-    @property
-    def shows_tokens(self) -> bool:
-        return self.with_ids or self.likely is not None
-
-    def head(self, kind: str | None = None) -> dict:
-        return {"id": self.id, "object": kind or self.chunk, "created": self.created, "model": self.model}
-
-    def whole(self, choices: list[tuple]) -> dict:
-        """Return the reply with all choices: (Choice, text, slice of ids, finish reason) of each."""
-        return self.head(self.kind) | {"choices": [self.choice(*one, self.content(one[1])) for one in choices]}
-
-    def part(self, choice: Choice, text: str, new: slice, finish: str | None, first: bool) -> dict:
-        """Return a chunk of a streamed reply."""
-        return self.head() | {"choices": [self.choice(choice, text, new, finish, self.delta(text, first))]}
-
-    def choice(self, choice: Choice, text: str, new: slice, finish: str | None, content: dict) -> dict:
-        request = choice.request
-        said = {"index": choice.index, **content, "logprobs": None, "finish_reason": finish}
-        if self.likely is not None:
-            said["logprobs"] = self.logprobs(request, new, choice.shown - len(text))
-        if self.with_ids:
-            said["token_ids"] = request.sampled[new]
-            said |= {"prompt_token_ids": request.ids} if new.start == 0 else {}
-        return said
-
-    def content(self, text: str) -> dict:
-        return {"text": text}
-
-    def delta(self, text: str, _first: bool) -> dict:
-        return {"text": text}
-
-    def logprobs(self, request: Request, new: slice, offset: int) -> dict:
-        names = [self.tokenizer.show([token]) for token in request.sampled[new]]
-        offsets, written = [offset], b""  # a token may write a part of a character
-        for token in request.sampled[new]:
-            written += self.tokenizer.bytes_of(token)
-            offsets.append(offset + len(written.decode(errors="ignore")))
-        tops = [{self.tokenizer.show([i]): value for i, value in likely} for likely in request.likely[new]]
-        table = {"tokens": names, "token_logprobs": request.logprobs[new], "text_offset": offsets[:-1]}
-        return table | {"top_logprobs": tops or None}
-
-
-class ChatForm(CompletionForm):
-    """The JSON of /v1/chat/completions."""
-
-    kind: ClassVar[str] = "chat.completion"
-    chunk: ClassVar[str] = "chat.completion.chunk"
-
-    def content(self, text: str) -> dict:
-        return {"message": {"role": "assistant", "content": text}}
-
-    def delta(self, text: str, first: bool) -> dict:
-        return {"delta": {"role": "assistant", "content": ""} if first else {"content": text}}
-
-    def logprobs(self, request: Request, new: slice, _offset: int) -> dict:
-        def said(token: int, logprob: float) -> dict:
-            written = list(self.tokenizer.bytes_of(token))
-            return {"token": self.tokenizer.show([token]), "logprob": logprob, "bytes": written}
-
-        sampled = zip(request.sampled[new], request.logprobs[new], strict=True)
-        content = [said(*pair) | {"top_logprobs": []} for pair in sampled]
-        for entry, likely in zip(content, request.likely[new], strict=False):
-            entry["top_logprobs"] = [said(*pair) for pair in likely]
-        return {"content": content}
-
-
-def _event(said: dict) -> bytes:
-    return b"data: " + json.dumps(said).encode() + b"\n\n"
-
-
-def _http(status: int, said: dict) -> bytes:
-    text = json.dumps(said).encode()
-    head = f"HTTP/1.0 {status} {'OK' if status == 200 else 'Error'}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(text)}\r\n\r\n".encode() + text

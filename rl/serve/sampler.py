@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -64,7 +63,7 @@ class Request:
     cancelled: bool = False  # set by any thread: the sampler then drops the request
     text: Text | None = None  # makes `reply`; only where `stop` is searched for
     reply: str = ""  # the text so far
-    owner: Any = None  # of the one who waits for the reply
+    reply_to: object = None  # whoever waits for the reply sets it and knows its type
 
     def matches(self, tokenizer: Tokenizer) -> bool:
         """Return whether the text of the reply contains one of `stop`, now that a token has been added."""
@@ -158,9 +157,9 @@ class Rows(Engine):
             for i, token, logprob in zip(rows, ids_B.tolist(), logprobs_B.tolist(), strict=True):
                 request, state = requests[i], states[i]
                 request.sampled.append(token)
-                request.logprobs.append(logprob)
                 if request.alternatives:
                     request.likely.append(self._most_likely(hidden_BD[i : i + 1], temperature, request.alternatives))
+                request.logprobs.append(logprob)  # last: a token counts as sampled once it has this
                 over = state.append([token], [logprob], request.max_tokens, request.stop_ids, self.max_len)
                 if request.matches(self.tokenizer) and state.sampling.stop_reason != "stop":
                     state.sampling.stop_reason, over = "stop", True
@@ -300,7 +299,10 @@ class Sampler:
 
     def _step(self, name: str | None) -> None:
         """Admit the adapter's waiting requests and sample a token for each of its replies."""
-        self._switch(name)
+        inner = None if name is None else self.adapters[name][0]
+        if self.active != inner:
+            activate(self.model, inner)
+            self.active = inner
         if name not in self.engines:
             self.engines[name] = Rows(self.model, self.tokenizer, self.rows, self.max_len)
         engine = self.engines[name]
@@ -320,13 +322,6 @@ class Sampler:
         if ended or time.monotonic() > self.notified + PAUSE:
             self.notified, news, self.news = time.monotonic(), list(self.news), {}
             self.notify(news)
-
-    def _switch(self, name: str | None) -> None:
-        """Make an adapter the active one."""
-        inner = None if name is None else self.adapters[name][0]
-        if self.active != inner:
-            activate(self.model, inner)
-            self.active = inner
 
     def _end_all(self, name: str | None, error: str) -> None:
         """End all requests for an adapter with an error; its next ones get a new engine."""

@@ -16,19 +16,12 @@ class Text:
         self.tokenizer, self.ids = tokenizer, []
         self.start = self.end = 0  # the last complete part came from ids[start:end]
 
-    def add(self, ids: list[int]) -> str:
-        """Return the text that these ids add; "" while the last character is incomplete."""
+    def add(self, ids: list[int], last: bool = False) -> str:
+        """Return the text that these ids add; "" while the last character is incomplete, unless they are the last."""
         self.ids += ids
         before = self.tokenizer.decode(self.ids[self.start : self.end])
         now = self.tokenizer.decode(self.ids[self.start :])
-        if now.endswith(HALF) or len(now) < len(before):
+        if not last and (now.endswith(HALF) or len(now) < len(before)):
             return ""
         self.start, self.end = self.end, len(self.ids)
-        return now[len(before) :]
-
-    def rest(self) -> str:
-        """Return the text of an incomplete character at the end of the reply."""
-        before = self.tokenizer.decode(self.ids[self.start : self.end])
-        now = self.tokenizer.decode(self.ids[self.start :])
-        self.start = self.end = len(self.ids)
         return now[len(before) :]

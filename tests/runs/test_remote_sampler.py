@@ -252,6 +252,7 @@ def test_an_epoch_is_sampled_while_the_one_before_is_learned(local, server, tmp_
     assert [r["staleness"] for r in records] == [0, 2, 2] and not any(r["warnings"] for r in records)
     assert records[0]["remote_gap"] == 0 < records[1]["remote_gap"] and records[1]["remote_weight_mean"] != 1
     assert all(r["sampler_gap"] == 0 for r in records), "old log-probabilities are those of the present weights"
+    assert len(server.sampler.adapters) == 2, "the last evaluation's adapter, and the one before, which may be sampling"
 
 
 @pytest.mark.full

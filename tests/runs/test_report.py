@@ -26,7 +26,7 @@ from rl.config.arguments import ArgumentError
 from rl.config.parse import parse
 from rl.records import Episode
 from rl.report import episodes as look
-from rl.report import page, paired, picture, runs
+from rl.report import page, picture, runs
 from rl.run import replay
 
 TOKENIZER = load_tokenizer("tiny")
@@ -317,15 +317,15 @@ def test_runs_side_by_side_have_their_paired_difference(tmp_path, capsys):
 def test_runs_of_other_tasks_are_not_compared(tmp_path, run):
     first = write_evaluations(tmp_path / "first", {2: [True, False]})
     other = write_evaluations(tmp_path / "other", {2: [True, False]}, difficulty="1")
-    (line,) = paired.lines([first, other])
+    (line,) = runs.paired_differences([first, other])
     assert line == "other against first: not the same held-out tasks: textcraft.difficulty=1, not 2"
     elsewhere = make_run(tmp_path / "elsewhere", {1: []}, env="sat", eval_split="val", order="random", sat={"k": "3"})
-    (line,) = paired.lines([first, elsewhere])
+    (line,) = runs.paired_differences([first, elsewhere])
     assert line == "elsewhere against first: not the same held-out tasks: env=sat, not textcraft"
-    (line,) = paired.lines([first, write_evaluations(tmp_path / "none", {})])
+    (line,) = runs.paired_differences([first, write_evaluations(tmp_path / "none", {})])
     assert line == "none against first: no evaluation of both has the success of each task"
     shutil.copytree(run, tmp_path / "copy")
-    for line, kind in zip(paired.lines([run, tmp_path / "copy"]), ("sampled", "greedy"), strict=True):
+    for line, kind in zip(runs.paired_differences([run, tmp_path / "copy"]), ("sampled", "greedy"), strict=True):
         assert f"{kind}, the same 2 tasks: no difference shown; success +0.0%" in line
 
 

@@ -219,7 +219,7 @@ def test_text_comes_in_parts_that_make_the_whole():
         for size in (1, 2, 3):
             text = Text(tokenizer)
             parts = [text.add(ids[i : i + size]) for i in range(0, len(ids), size)]
-            assert "".join(parts) + text.rest() == tokenizer.decode(ids) == words
+            assert "".join(parts) + text.add([], last=True) == tokenizer.decode(ids) == words
             assert all("\ufffd" not in part for part in parts)
 
 

@@ -17,7 +17,7 @@ ASKED = {  # what clients of other servers send, with a value that would change 
     **{"prompt_logprobs": 1, "truncate_prompt_tokens": 4, "length_penalty": 2.0, "use_beam_search": True},
     **{"typical_p": 0.5, "chat_template": "{{ x }}", "reasoning_effort": "low", "logits_processors": ["f"]},
     **{"thinking": {"type": "enabled"}, "frobnicate": 1, "repetition_penalty": 1.1, "min_p": 0.1, "best_of": 2},
-    **{"skip_special_tokens": False, "add_special_tokens": True, "suffix": "x", "echo": True, "tools": [{}]},
+    **{"add_special_tokens": True, "suffix": "x", "echo": True, "tools": [{}]},
     **{"response_format": {"type": "json_object"}, "logit_bias": {"5": 1}, "presence_penalty": True},
 }
 

@@ -5,7 +5,6 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, run_program
@@ -69,10 +68,6 @@ def make_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def settings(to: str, **track) -> SimpleNamespace:
-    return SimpleNamespace(track=Track(to, **track))
-
-
 def own() -> list:
     return [make_episode("one", 1.0), make_episode(HOSTILE, -0.5, group=1)]
 
@@ -80,10 +75,11 @@ def own() -> list:
 @pytest.mark.parametrize("stand_in", ["wandb", "tensorboard", "trackio"], indirect=True)
 def test_epoch_arrives_with_numbers_histograms_and_examples(stand_in, tmp_path):
     name, module = stand_in
-    folder, cfg = make_folder(tmp_path), settings(name, project="plans", name="third try")
+    folder = make_folder(tmp_path)
+    tracker = trackers.Tracker(Track(name, project="plans", name="third try"))
     for epoch in (1, 2):
-        trackers.send(folder, epoch, TOKENIZER, own(), cfg)
-    trackers.close(folder)
+        tracker.send(folder, epoch, TOKENIZER, own())
+    tracker.close()
     opened, *sent, end = module.SENT
     assert end == "finished"
     if name == "tensorboard":
@@ -112,8 +108,9 @@ def test_epoch_arrives_with_numbers_histograms_and_examples(stand_in, tmp_path):
 def test_a_resumed_run_goes_on_with_its_own_run_there(stand_in, tmp_path):
     folder = make_folder(tmp_path)
     for epoch in (1, 2):  # each in a process of its own
-        trackers.send(folder, epoch, TOKENIZER, own(), settings("wandb"))
-        trackers.close(folder)
+        tracker = trackers.Tracker(Track("wandb"))
+        tracker.send(folder, epoch, TOKENIZER, own())
+        tracker.close()
     first, second = (entry for entry in stand_in[1].SENT if isinstance(entry, dict))
     assert [entry[0] for entry in stand_in[1].SENT if isinstance(entry, tuple)] == [0, 1, 2], "nothing is sent twice"
     assert first["id"] == second["id"] and first["name"] == "run" and first["project"] == "lora-rl"
@@ -124,17 +121,17 @@ def test_an_error_there_is_a_warning_once(stand_in, tmp_path, monkeypatch, capsy
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setattr(stand_in[1].Run, "log", gone)
-    folder = make_folder(tmp_path)
+    folder, tracker = make_folder(tmp_path), trackers.Tracker(Track("wandb"))
     for epoch in (1, 2):
-        trackers.send(folder, epoch, TOKENIZER, own(), settings("wandb"))
+        tracker.send(folder, epoch, TOKENIZER, own())
+    tracker.close()
     line = "warning: track=wandb: no route; nothing more is sent, metrics.jsonl has all of it\n"
     assert capsys.readouterr().out == line
-    trackers.close(folder)
 
 
 def test_nothing_is_imported_unasked(tmp_path):
     before = set(sys.modules)
-    trackers.send(tmp_path, 1, TOKENIZER, own(), settings("none"))
+    trackers.Tracker(Track("none")).send(tmp_path, 1, TOKENIZER, own())
     assert not {"wandb", "trackio", "tensorboard"} & (set(sys.modules) - before)
 
 
@@ -156,8 +153,9 @@ def test_the_package_itself_takes_it_offline(name, tmp_path):
     folder = make_folder(tmp_path)
     program = "import sys; from pathlib import Path; sys.path[:0] = ['tests', 'tests/runs']; import test_sinks as t\n"
     program += "name, folder = sys.argv[1], Path(sys.argv[2])\n"
-    program += "for n in (1, 2): t.trackers.send(folder, n, t.TOKENIZER, t.own(), t.settings(name))\n"
-    program += "t.trackers.close(folder)\n"
+    program += "tracker = t.trackers.Tracker(t.Track(name))\n"
+    program += "for n in (1, 2): tracker.send(folder, n, t.TOKENIZER, t.own())\n"
+    program += "tracker.close()\n"
     offline = {"WANDB_MODE": "offline", "TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program, name, str(folder)],
