@@ -32,8 +32,8 @@ from rl import ranks
 from rl.config import arguments, checks, model_checks
 from rl.config.arguments import ArgumentError, NotNegative, Positive
 from rl.config.fields import Config, Experiment
-from rl.config.parse import parse
 from rl.config.refusals import Refusal
+from rl.config.words import parse
 from rl.evaluate import describe
 from rl.judge import adapter_settings
 from rl.judge import results as judge

@@ -18,7 +18,7 @@ from models import Tokenizer
 from rl import kl
 from rl.batch import add_values, make_batch, policy_logprobs, whiten_rewards
 from rl.config.fields import Config, algorithm_module
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.curriculum import lesson
 from rl.data import Demonstrations, demonstrations, evaluate_held_out
 from rl.evaluate import describe, evaluate, progress_bar

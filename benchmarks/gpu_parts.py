@@ -17,7 +17,7 @@ from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
 from models.logprob import token_logprobs
-from rl.config.parse import parse
+from rl.config.words import parse
 
 
 def each(parts: common.Parts) -> Iterator[Row | str]:

@@ -19,7 +19,7 @@ from benchmarks import common, generate, sides
 from benchmarks.common import Parts, Row
 from rl.batch import forward, make_batch, micro_batches
 from rl.config.arguments import Positive
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.rollout import rollout
 from rl.tasks import make_tasks
 

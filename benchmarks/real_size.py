@@ -28,7 +28,7 @@ from benchmarks import common, sides
 from benchmarks.common import Row
 from models import load_tokenizer
 from rl.config.arguments import NotNegative, Positive
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.evaluate import EVAL_STREAM
 from rl.records import Episode
 from rl.rollout import add_step

@@ -30,7 +30,7 @@ from models.engine import Engine
 from rl import grpo
 from rl.batch import make_batch
 from rl.config.arguments import Positive
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.records import Episode, Turn
 from rl.run.state import TrainState
 from rl.update import make_optimizer, update

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))  # as for the programs, which lie beside the packa
 
 from rl.config import arguments  # noqa: E402
 from rl.config.arguments import ArgumentError  # noqa: E402
-from rl.config.parse import group_class, resolve  # noqa: E402
+from rl.config.words import group_class, resolve  # noqa: E402
 from rl.judge.adapter_settings import what_is_played  # noqa: E402
 from rl.run import exits  # noqa: E402
 from rl.tasks import mixture  # noqa: E402

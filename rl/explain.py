@@ -33,7 +33,7 @@ from rl.batch import forward, micro_batches, policy_logprobs, select
 from rl.config import arguments, checks, fields, program
 from rl.config.arguments import ArgumentError, Positive
 from rl.config.fields import Config, Experiment
-from rl.config.parse import resolve
+from rl.config.words import resolve
 from rl.records import Batch
 from rl.run import exits, history, replay, setup
 from rl.run.files import checkpoints, is_whole

@@ -31,7 +31,7 @@ from models import CausalLM, load_model
 from models.cpu import packed, process
 from models.trial import first_difference
 from rl.config import program
-from rl.config.parse import parse
+from rl.config.words import parse
 
 RANKS, THREADS, MODELS = "1,2,3,7,16,64,192,256,0", "1,2,3,4,6,8,16", "tiny,small,0.5b"
 LARGE_RANKS, LARGE_THREADS = (1, 16, 192, 0), (1, 2, 3, 16)  # the rows of the 0.5B shape, which is slow

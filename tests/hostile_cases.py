@@ -9,7 +9,7 @@ import hostile_files as hostile
 from cases import cases
 from hostile_files import CHATML, DEEP, ESCAPES, LONG, QWEN2, TEXTS, VALUES, put
 
-from rl.config.parse import parse
+from rl.config.words import parse
 
 SEARCH = "{% set x = range(9999)|list %}{% set y = x|select('in', x)|list %}"  # seconds in a few steps
 WORK = "{% for a in range(9000) %}{% if a == 1 %}{% endif %}{% endfor %}"

@@ -26,8 +26,8 @@ from models.config import read_config
 from models.export import save_model
 from models.tiny.make_tiny import train_tokenizer
 from rl import data
-from rl.config.parse import parse
 from rl.config.refusals import LINE, one_line
+from rl.config.words import parse
 
 SECONDS, MEMORY = 2.0, 500  # most processor time and most MiB of a case
 SILENT = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)  # Python does not print them

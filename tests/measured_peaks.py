@@ -25,7 +25,7 @@ from models.weights import TINY
 from rl import peaks
 from rl.batch import add_values, make_batch
 from rl.config import fields
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.ppo import Critic
 from rl.records import Batch, Episode, Turn
 from rl.run import full_finetuning

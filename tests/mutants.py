@@ -36,7 +36,7 @@ from models.hooks import hooks
 from rl import batch, core, evaluate, kl, ppo, reinforce, reward, sft, stats, tasks, update
 from rl import rollout as rollouts
 from rl.config import program
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.records import Episode
 from rl.run import checkpoint, files, resume, retention, watch
 

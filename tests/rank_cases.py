@@ -22,7 +22,7 @@ import envs
 import train
 from envs.textcraft import Env
 from rl import ranks
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.ranks import launch
 
 ROWS = 8  # sequences of the trial with shares, which has more in every other test

@@ -4,7 +4,7 @@
 one theme is annotated with it, as `cfg: Sampling`, and a test may give it a bare instance. What an algorithm or an
 environment has of its own stands in a table: cfg.ppo.clip, cfg.environments["textcraft"].difficulty.
 
-rl/config/parse.py makes a Config from words. This file imports no algorithm and no environment when it runs, so that
+rl/config/words.py makes a Config from words. This file imports no algorithm and no environment when it runs, so that
 every file may import it.
 """
 

@@ -14,8 +14,8 @@ from models.weights import TINY
 from rl.config import arguments
 from rl.config.arguments import ArgumentError, flatten, word
 from rl.config.fields import Config
-from rl.config.parse import group_class, merged
 from rl.config.recipes import recipe_layers
+from rl.config.words import group_class, merged
 from rl.run.files import read_json
 from rl.tasks import make_env, mixture
 

@@ -15,8 +15,8 @@ from envs import EnvironmentFailed
 from models import Tokenizer, load_tokenizer
 from rl.config import arguments, fields
 from rl.config.fields import Config
-from rl.config.parse import resolve
 from rl.config.refusals import Refusal
+from rl.config.words import resolve
 from rl.evaluate import EVAL_STREAM
 from rl.judge import adapter_settings
 from rl.peaks import MOST_TOKENS

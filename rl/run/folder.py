@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from rl import ranks
 from rl.config.arguments import flatten
 from rl.config.fields import Config
-from rl.config.parse import resolve
+from rl.config.words import resolve
 from rl.ranks import heartbeat
 from rl.run import history
 from rl.run.files import checkpoints, how_to_resume, remove_leftovers

@@ -13,7 +13,7 @@ from models.decoder import checkpoint_blocks
 from rl import data, ranks
 from rl.config.fields import Config, Lora
 from rl.config.model_checks import read_targets
-from rl.config.parse import describe_sources
+from rl.config.words import describe_sources
 from rl.ppo import Critic
 from rl.ranks import launch
 from rl.run import digests, full_finetuning, resume

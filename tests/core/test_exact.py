@@ -29,7 +29,7 @@ from models.hooks import hooks, nothing_faster
 from models.logprob import token_logprobs
 from rl.batch import forward, make_batch, micro_batches
 from rl.config.model_checks import read_targets
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.records import Episode
 
 EACH_TRIAL = True

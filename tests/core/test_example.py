@@ -9,7 +9,7 @@ import torch
 
 import train
 from examples import grpo
-from rl.config.parse import parse
+from rl.config.words import parse
 
 WORDS = "algo=grpo ranks=1 seed=1 epochs=1 episodes=16 batch_size=8 grpo.group_size=4 max_turns=4 eval_episodes=0"
 SMALL = {"SEED": 1, "EPOCHS": 1, "EPISODES": 16, "BATCH_SIZE": 8, "GROUP_SIZE": 4}

@@ -12,7 +12,7 @@ from conftest import run_program
 import train
 from models import load_tokenizer
 from rl import explain
-from rl.config.parse import parse, resolve
+from rl.config.words import parse, resolve
 
 WORDS = "algo=ppo ppo.epochs=2 epochs=3 episodes=8 batch_size=4 max_turns=2 max_new_tokens=8 reward.rule=shaped"
 WORDS += " temperature=1.5 eval_episodes=0 threads=1 products=plain"

@@ -7,7 +7,7 @@ from envs import EnvironmentFailed
 from envs.affine import sat
 from models import load_model, load_tokenizer
 from models.refusal import Refusal
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.data import demonstrations
 from rl.evaluate import describe, evaluate
 from rl.rollout import rollout

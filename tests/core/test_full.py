@@ -3,7 +3,7 @@
 import torch
 from conftest import random_model
 
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.run import full_finetuning
 from rl.run.state import TrainState
 from rl.update import make_optimizer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import train
-from rl.config.parse import parse
+from rl.config.words import parse
 
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"

@@ -21,8 +21,8 @@ from models.logprob import token_logprobs
 from models.weights import TINY
 from rl.batch import forward, make_batch
 from rl.config import fields as config
-from rl.config.parse import parse
 from rl.config.refusals import RECIPES
+from rl.config.words import parse
 from rl.records import Episode
 from rl.rollout import rollout
 from rl.run import health, watch

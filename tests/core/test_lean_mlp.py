@@ -15,7 +15,7 @@ from models.cpu import block
 from models.hooks import hooks, nothing_faster
 from models.sizes import sizes_of
 from rl import peaks
-from rl.config.parse import parse
+from rl.config.words import parse
 
 pytestmark = pytest.mark.all_only
 

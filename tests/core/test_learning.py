@@ -11,7 +11,7 @@ import lora
 import train
 from models.engine import Engine
 from rl import grpo
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.ppo import Critic
 from rl.records import Episode, Turn
 from rl.run.state import TrainState

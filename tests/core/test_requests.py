@@ -15,7 +15,7 @@ from models import load_model, load_tokenizer
 from models.engine import Engine
 from rl.base_model import Base, request_streams
 from rl.batch import forward, make_batch
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.data import demonstrations
 from rl.rollout import rollout
 from rl.tasks import make_tasks

@@ -17,7 +17,7 @@ from rl import batch as batches
 from rl import evaluate as evaluation
 from rl import reward
 from rl.batch import add_values, forward, make_batch
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.data import demonstrations, evaluate_held_out, held_out_loss
 from rl.evaluate import evaluate
 from rl.ppo import Critic

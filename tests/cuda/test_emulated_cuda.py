@@ -26,7 +26,7 @@ from models.sizes import sizes_of
 from models.truncation import truncated
 from rl import peaks, update
 from rl import rollout as rollouts
-from rl.config.parse import parse, resolve
+from rl.config.words import parse, resolve
 from rl.ranks.gradients import summed
 
 EACH_TRIAL = True

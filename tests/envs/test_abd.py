@@ -17,7 +17,7 @@ from envs.affine.abd import Config, Env, clean, enough_lines, input_in, same_out
 from envs.base import Step
 from envs.common import SPLITS, split_of
 from envs.simulators import sandbox
-from rl.config.parse import parse
+from rl.config.words import parse
 
 CASES = cases("abd")
 

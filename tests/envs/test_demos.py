@@ -13,7 +13,7 @@ from envs import demos
 from envs.base import Environment, EnvironmentFailed, Step
 from models import load_tokenizer
 from rl import data
-from rl.config.parse import resolve
+from rl.config.words import resolve
 from rl.data import demonstrations
 from rl.evaluate import progress_bar
 from rl.tasks import Task, make_env

@@ -30,7 +30,7 @@ from envs.http.wire import ServerFailed
 from envs.serve import __main__ as program
 from envs.serve import lab
 from envs.serve.access import BadRequest
-from rl.config.parse import parse
+from rl.config.words import parse
 
 CASES = cases("lab")
 

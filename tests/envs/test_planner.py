@@ -26,7 +26,7 @@ from envs.planner.word_problems import ANSWER, LEVELS, of_row
 from envs.requests import Result
 from models import load_model, load_tokenizer
 from rl.batch import forward, make_batch
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.data import demonstrations
 from rl.rollout import rollout
 from rl.tasks import make_tasks

@@ -11,7 +11,7 @@ from test_http import remote
 
 import envs
 from envs.prompt_file import MOST_BYTES, text_of
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.run.digests import task_files
 
 PLACES = {  # of the environments with one message: the file's text

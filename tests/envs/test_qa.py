@@ -23,7 +23,7 @@ from envs import qa, rows
 from envs.answers import final_number
 from envs.common import SPLITS, split_of
 from models import load_model
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.judge.adapter_settings import count_tasks
 from rl.run import digests
 

@@ -18,7 +18,7 @@ from conftest import no_hang
 from envs.__main__ import main as play_environment
 from envs.simulators import sandbox
 from envs.simulators.sandbox import Limits, Run, SandboxFailed, code_of, execute, jail, run
-from rl.config.parse import parse
+from rl.config.words import parse
 
 CASES = cases("sandbox")
 

@@ -13,7 +13,7 @@ import lora
 import merge
 from models import load_model, load_tokenizer
 from models.weights import TINY
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.run import bases
 from rl.run.resume import copy_adapter
 from rl.serve.sampler import Sampler

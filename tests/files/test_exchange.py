@@ -25,7 +25,7 @@ from envs.http import exchange as ours
 from envs.http.exchange import Left, Lost, exchange, is_address, parse_json, plain, short
 from envs.http.wire import NEVER, ServerFailed
 from models import load_model, load_tokenizer
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.remote import client, evaluation
 from rl.rollout import rollout
 from rl.tasks import make_tasks

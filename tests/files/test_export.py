@@ -18,7 +18,7 @@ from lora.export import RANKS, make_uniform
 from models import load_model, load_tokenizer
 from models.weights import TINY
 from rl.config.arguments import split
-from rl.config.parse import parse, resolve
+from rl.config.words import parse, resolve
 from rl.evaluate import EVAL_STREAM
 from rl.merging.model_card import model_card
 from rl.tasks import make_env, make_tasks

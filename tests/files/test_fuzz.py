@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.chat import tokenizer
-from rl.config.parse import parse
+from rl.config.words import parse
 
 pytestmark = pytest.mark.all_only
 CASES = cases("fuzz")

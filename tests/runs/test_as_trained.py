@@ -9,7 +9,7 @@ from conftest import run_program
 
 import train
 from models.weights import TINY
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.ranks import launch
 
 SMALL = ["episodes=4", "batch_size=4", "epochs=2", "eval_every=1", "eval_episodes=1", "threads=1", "ranks=1"]

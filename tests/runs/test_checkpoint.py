@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from test_lora import IDS_BT, adapted_model
 
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.ppo import Critic
 from rl.run import checkpoint
 from rl.run.checkpoint import save_checkpoint

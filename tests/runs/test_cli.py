@@ -20,8 +20,8 @@ import eval as eval_program
 import rl.update
 from envs import __main__ as play
 from envs.textcraft import Env
-from rl.config.parse import parse
 from rl.config.refusals import Refusal
+from rl.config.words import parse
 from rl.run import exits
 from rl.run.signals import Interrupted
 

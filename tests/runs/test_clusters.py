@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models import load_model, load_tokenizer
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.evaluate import describe, evaluate, summary
 from rl.judge.results import compared, result
 from rl.records import Episode, Turn

@@ -16,8 +16,8 @@ import merge
 from models.weights import TINY
 from rl.config import arguments, fields
 from rl.config.arguments import flatten
-from rl.config.parse import GROUPS, describe_sources, group_class, parse
 from rl.config.refusals import GUIDES, recipe_names
+from rl.config.words import GROUPS, describe_sources, group_class, parse
 from rl.tasks import make_env, make_tasks
 
 CASES = cases("config")
@@ -252,7 +252,7 @@ def test_start_line_of_a_resumed_run_names_what_changes(tmp_path):
 
 @pytest.mark.all_only
 def test_only_groups_in_use_are_loaded_and_present():
-    program = "from rl.config.parse import parse; import sys; names = 'rl.grpo', 'envs.os_interaction'\n"
+    program = "from rl.config.words import parse; import sys; names = 'rl.grpo', 'envs.os_interaction'\n"
     program += "for words in [], sys.argv[1:]: parse(['algo=ppo', *words]);"
     program += " print(*(n for n in names if n in sys.modules))"
     command = [sys.executable, "-c", program, "grpo.clip=0.1", "env=os_interaction"]

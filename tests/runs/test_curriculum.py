@@ -4,7 +4,7 @@ import pytest
 
 import train
 from rl import curriculum
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.run.files import append
 from rl.tasks import make_tasks
 

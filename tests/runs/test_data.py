@@ -11,7 +11,7 @@ from conftest import reference
 from models import load_model, load_tokenizer
 from rl import data
 from rl.batch import forward, make_batch
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.data import held_out_loss
 
 CASES = cases("data")

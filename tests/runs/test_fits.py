@@ -6,7 +6,7 @@ import pytest
 from conftest import SMALL, run_program
 
 from rl.config import model_checks
-from rl.config.parse import parse
+from rl.config.words import parse
 
 NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 STORED = {"quantization_config": NF4}

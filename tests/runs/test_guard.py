@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from test_checkpoint import flip, make_state, sign
 
 import train
-from rl.config.parse import parse, saved_settings
+from rl.config.words import parse, saved_settings
 from rl.report import page
 from rl.run import digests as origin
 from rl.run import folder as claim

@@ -8,7 +8,7 @@ from conftest import metrics_of, run_program
 from test_checkpoint import make_state
 
 import train
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.run import history, retention
 from rl.run.checkpoint import save_checkpoint
 from rl.run.files import append, checkpoints

@@ -16,7 +16,7 @@ from models.weights import TINY
 from rl import update
 from rl.batch import make_batch
 from rl.config.fields import algorithm_module
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.run import out_of_memory
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")

@@ -8,7 +8,7 @@ import pytest
 from envs import __main__ as envs_program
 from examples import pipeline
 from rl.config.arguments import split
-from rl.config.parse import parse
+from rl.config.words import parse
 
 pytestmark = pytest.mark.all_only
 

@@ -26,8 +26,8 @@ from models.sizes import sizes_of
 from models.weights import resolve
 from rl import peaks, plan
 from rl.base_model import Base
-from rl.config import parse as settings
-from rl.config.parse import parse
+from rl.config import words as settings
+from rl.config.words import parse
 from rl.merging.certificate import Probes
 from rl.peaks import MOST_TOKENS, PROMPTS
 from rl.ranks.shard import most_copies

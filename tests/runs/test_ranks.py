@@ -24,7 +24,7 @@ from live_storage import LiveStorage
 import train
 from rl import peaks, ranks
 from rl.config.arguments import ArgumentError
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.ranks import gradients, heartbeat, pace, playing
 from rl.ranks import launch as start
 from rl.run.phases import phase

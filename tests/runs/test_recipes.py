@@ -19,8 +19,8 @@ from models.config import parse_config
 from models.decoder import CausalLM
 from models.sizes import sizes_of
 from rl import peaks, plan
-from rl.config.parse import describe_sources, parse, resolve
 from rl.config.refusals import recipe_names
+from rl.config.words import describe_sources, parse, resolve
 from rl.tasks import make_env, mixture
 
 DOCS = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()

@@ -14,7 +14,7 @@ from envs.requests import Request
 from models import load_model, load_tokenizer
 from rl.base_model import Base
 from rl.config.arguments import ArgumentError
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.evaluate import evaluate, judged
 from rl.judge.results import make_eval_tasks
 from rl.remote import client, evaluation

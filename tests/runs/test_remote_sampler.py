@@ -16,7 +16,7 @@ import train
 from envs.serve import Stream
 from models.random import fold_all
 from rl.batch import make_batch
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.records import Episode, Turn
 from rl.remote import client as openai_client
 from rl.remote import off_policy, sampler

@@ -23,7 +23,7 @@ from models import load_tokenizer
 from rl import stats
 from rl.batch import forward, make_batch
 from rl.config.arguments import ArgumentError
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.records import Episode
 from rl.report import episodes as look
 from rl.report import page, picture, runs

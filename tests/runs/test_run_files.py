@@ -24,7 +24,7 @@ from lora.peft_files import read_adapter_config
 from models import load_model, load_tokenizer
 from models.json_file import read_bytes
 from rl.config.fields import Lora
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.merging.model_card import model_card
 from rl.ranks.saving import Pieces
 from rl.report import page, runs

@@ -8,7 +8,7 @@ from conftest import run_program
 
 from rl.config.arguments import ArgumentError
 from rl.config.checks import check_schedule
-from rl.config.parse import parse
+from rl.config.words import parse
 
 WORDS = ["algo=sft", "episodes=4", "batch_size=2", "eval_episodes=0", "ranks=1", "lr=1e-3", "save_every=1"]
 

@@ -13,7 +13,7 @@ from test_ranks import contents, differences, played
 import train
 from models import load_model
 from rl.config.arguments import ArgumentError
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.ranks import join
 from rl.ranks import launch as start
 from rl.ranks.saving import Pieces, file_name, share_of

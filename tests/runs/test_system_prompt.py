@@ -8,7 +8,7 @@ from conftest import run_program
 import envs
 from models import load_tokenizer
 from rl import data
-from rl.config.parse import parse, resolve
+from rl.config.words import parse, resolve
 from rl.tasks import make_env
 
 TEXT = "Be brief."

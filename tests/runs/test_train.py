@@ -19,7 +19,7 @@ from eval import words_and_lines_as_trained
 from models import memory
 from models.weights import TINY
 from rl.config.arguments import ArgumentError
-from rl.config.parse import parse
+from rl.config.words import parse
 from rl.run import folder as claims
 from rl.run.run import Run
 
