@@ -48,17 +48,21 @@ def test_checkpointing_changes_no_bit_of_a_gradient(dtype, kind):
     assert not [name for name in plain if not torch.equal(plain[name], again[name])]
 
 
-def held(checkpointed: bool, layers: int, N: int = 256) -> int:
+def bytes_kept(model, N: int) -> int:
     """Return the bytes that a forward of N tokens leaves for the backward."""
-    model = random_model(num_hidden_layers=layers, dtype=torch.bfloat16).requires_grad_(False)
-    lora.inject(model, r=4)
-    if checkpointed:
-        checkpoint_blocks(model)
     model(torch.zeros(1, N, dtype=torch.long)).sum().backward()  # makes oneDNN's copies of the weights
     with LiveStorage() as live:
         hidden = model(torch.zeros(1, N, dtype=torch.long))
         hidden.sum()
         return live.live
+
+
+def held(checkpointed: bool, layers: int, N: int = 256) -> int:
+    model = random_model(num_hidden_layers=layers, dtype=torch.bfloat16).requires_grad_(False)
+    lora.inject(model, r=4)
+    if checkpointed:
+        checkpoint_blocks(model)
+    return bytes_kept(model, N)
 
 
 def test_a_checkpointed_block_keeps_only_its_input(monkeypatch):

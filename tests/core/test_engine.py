@@ -236,6 +236,26 @@ def test_recorded_logprobs_match_training_bitwise_in_16_bits(dtype, window):
         assert torch.equal(forward(piece, model, TEMPERATURE).logprobs_N.detach(), piece.old_logprobs_N)
 
 
+def sampled_alone(model, ids: list[int], key=(0, 1), tokens: int = 5, turn: int = 0, stop_ids=frozenset()):
+    """Return the (ids, logprobs) that a new engine samples. Random numbers are counted by turn."""
+    engine = Engine(model, max_rows=1)
+    slot = engine.open(key)
+    engine._slots[slot].turn = turn - 1
+    engine.feed(slot, ids)
+    (row,) = engine.run(tokens, 1.0, stop_ids)
+    return row.ids, row.logprobs
+
+
+@pytest.fixture
+def computed(monkeypatch) -> list[int]:
+    """Return the counts of tokens that prefills compute."""
+    counted, prefill = [], Engine._prefill
+    monkeypatch.setattr(
+        Engine, "_prefill", lambda self, counts: counted.extend(counts.values()) or prefill(self, counts)
+    )
+    return counted
+
+
 # --------------------------------------------------------------------------------------------------- groups, forks
 
 
@@ -255,19 +275,14 @@ def test_a_child_of_a_prompt_samples_like_a_fresh_slot(model, turns):
     got = {row.slot: row for row in engine.run(9, 1.0, STOP)}
     assert set(got) == {parent, *children}
 
-    fresh = Engine(model, max_rows=2)
-    for episode, slot in ((1, children[0]), (2, children[1]), (3, children[2]), (0, parent)):
-        place = fresh.open((0, episode))
-        fresh._slots[place].turn = turns - 1  # random numbers are counted by turn
-        fresh.feed(place, ids + past)
-        (row,) = fresh.run(9, 1.0, STOP)
-        fresh.close(place)
-        assert (row.ids, row.logprobs) == (got[slot].ids, got[slot].logprobs)
+    for episode, slot in enumerate((parent, *children)):
+        alone = sampled_alone(model, ids + past, (0, episode), 9, turn=turns, stop_ids=STOP)
+        assert alone == (got[slot].ids, got[slot].logprobs)
 
 
 def test_a_child_goes_its_own_way(model):
     """Tokens fed to the child do not reach the parent, nor the reverse."""
-    engine, alone = Engine(model, max_rows=2), Engine(model, max_rows=1)
+    engine = Engine(model, max_rows=2)
     parent = engine.open((0, 0))
     engine.feed(parent, [1, 2, 3])
     child = engine.open((0, 1), parent=parent)
@@ -275,11 +290,7 @@ def test_a_child_goes_its_own_way(model):
     engine.feed(parent, [6])
     got = {row.slot: row.ids for row in engine.run(20, 1.0, frozenset())}
     for key, ids, slot in (((0, 0), [1, 2, 3, 6], parent), ((0, 1), [1, 2, 3, 4, 5], child)):
-        place = alone.open(key)
-        alone.feed(place, ids)
-        (row,) = alone.run(20, 1.0, frozenset())
-        alone.close(place)
-        assert row.ids == got[slot]
+        assert sampled_alone(model, ids, key, 20)[0] == got[slot]
 
 
 # --------------------------------------------------------------------------------------------------- stops and limits
@@ -429,22 +440,12 @@ def test_a_child_of_a_parent_with_other_weights_is_a_fresh_slot(closed, computed
     assert (got.ids, got.logprobs) == sampled_alone(model, [*range(20), *row.ids, 4, 5, 6])
 
 
-def sampled_alone(model, ids: list[int], key=(0, 1), tokens: int = 5) -> tuple[list[int], list[float]]:
-    """Return what a new engine samples."""
-    row = one_row(Engine(model, 1), ids, tokens, key=key)
-    return row.ids, row.logprobs
-
-
 COMMON = list(range(80))  # longer than a block of keys
 
 
-def test_slots_share_the_common_beginning_of_their_prompts(model, monkeypatch):
+def test_slots_share_the_common_beginning_of_their_prompts(model, computed):
     """Fed at once, and while other slots are sampled; as many tokens as differ are computed, with the same samples."""
-    tails, computed = [[1], [2, 3], [2, 9, 9, 9], [4] * 70, []], []
-    prefill = Engine._prefill
-    monkeypatch.setattr(
-        Engine, "_prefill", lambda self, counts: computed.extend(counts.values()) or prefill(self, counts)
-    )
+    tails = [[1], [2, 3], [2, 9, 9, 9], [4] * 70, []]
     engine, found = Engine(model, 3), {}
     waiting = deque(enumerate(tails))
 
@@ -464,12 +465,8 @@ def test_slots_share_the_common_beginning_of_their_prompts(model, monkeypatch):
         assert found[i] == sampled_alone(model, COMMON + tail, (0, i), 9)
 
 
-def test_a_fork_of_a_slot_that_shares_a_beginning(model, monkeypatch):
+def test_a_fork_of_a_slot_that_shares_a_beginning(model, computed):
     """Its own part of the prompt is computed once for all its forks, and it may be closed before."""
-    computed, prefill = [], Engine._prefill
-    monkeypatch.setattr(
-        Engine, "_prefill", lambda self, counts: computed.extend(counts.values()) or prefill(self, counts)
-    )
     engine = Engine(model, 6)
     engine.feed(engine.open((0, 0)), COMMON)
     slot = engine.open((0, 1))
@@ -577,12 +574,9 @@ def test_moving_slots_to_the_front_of_the_cache_changes_nothing(model, closed):
             engine.feed(slot, [5, 6])
             fed[slot] += [5, 6]
         for row in engine.run(20, 1.0, frozenset()):
-            fresh, state = Engine(model, max_rows=1), engine._slots[row.slot]
-            place = fresh.open(state.key)
-            fresh._slots[place].turn = state.turn - 1  # random numbers are counted by turn
-            fresh.feed(place, fed[row.slot])
-            (alone,) = fresh.run(20, 1.0, frozenset())
-            assert (alone.ids, alone.logprobs) == (row.ids, row.logprobs)
+            state = engine._slots[row.slot]
+            alone = sampled_alone(model, fed[row.slot], state.key, 20, turn=state.turn)
+            assert alone == (row.ids, row.logprobs)
             fed[row.slot] += row.ids
         places = [state.place for state in engine._slots.values()]
         assert len(set(places)) == len(places)

@@ -5,8 +5,7 @@ import itertools
 import pytest
 import torch
 from conftest import random_model
-from live_storage import LiveStorage
-from test_checkpointing import gradients
+from test_checkpointing import bytes_kept, gradients
 
 import lora
 from benchmarks.sides import SHAPES
@@ -45,16 +44,11 @@ def test_an_mlp_computed_again_changes_no_bit_of_a_gradient(dtype, act, kind, ch
 
 
 def kept(words: list[str], family: str, layers: int, N: int) -> int:
-    """Return the bytes that a forward of N tokens leaves for the backward."""
     cfg = parse(["device=cpu", *words])
     model = random_model(family, dtype=getattr(torch, cfg.dtype), num_hidden_layers=layers, intermediate_size=INNER)
     if cfg.lora.r:
         lora.inject(model, r=cfg.lora.r)
-    model(torch.zeros(1, N, dtype=torch.long)).sum().backward()  # makes oneDNN's copies of the weights
-    with LiveStorage() as live:
-        hidden = model(torch.zeros(1, N, dtype=torch.long))
-        hidden.sum()
-        return live.live
+    return bytes_kept(model, N)
 
 
 QUICK = (("qwen3", "r=20 dtype=bfloat16"), ("qwen2", "r=0 dtype=bfloat16"), ("qwen2", "r=4 dtype=float32"))

@@ -70,15 +70,26 @@ def whole(tmp_path_factory) -> Path:
     return run
 
 
+@pytest.fixture
+def run(whole, tmp_path) -> Path:
+    """Return a copy of the whole run."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def refused(said: str, *words: str, status: int = 1) -> str:
+    """Assert that train.py ends with one line that contains `said`; return what it printed before."""
+    code, out, err = run_program("train.py", *words)
+    assert code == status and said in err and len(err.splitlines()) == 1, err
+    return out
+
+
 MOMENTS = ["config.json", pytest.param("checkpoint-0", marks=pytest.mark.full), "first evaluation", "last evaluation"]
 
 
 @pytest.mark.all_only
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_repeating_the_command_goes_on_with_a_killed_run(moment, whole, tmp_path, monkeypatch, capsys):
+def test_repeating_the_command_goes_on_with_a_killed_run(moment, run, whole, monkeypatch, capsys):
     """`moment` is the last thing that the killed run did."""
-    run = tmp_path / "run"
-    shutil.copytree(whole, run)
     lines = (run / "metrics.jsonl").read_text().splitlines(True)
     if moment == "last evaluation":  # half of it
         (run / "metrics.jsonl").write_text("".join(lines[:-2]))
@@ -116,15 +127,12 @@ def save_epoch_0(run: Path) -> None:
 
 def test_a_finished_run_is_not_repeated(whole, capsys):
     before = results(whole)
-    code, out, err = run_program("train.py", *SMALL, f"out={whole}")
-    assert code == 1 and "this run has finished; resume=" in err and "epochs=6 goes on with it" in err
-    assert len(err.splitlines()) == 1 and not out and results(whole) == before
+    said = f"this run has finished; resume={whole} epochs=6 goes on with it"
+    assert not refused(said, *SMALL, f"out={whole}") and results(whole) == before
 
 
 @pytest.mark.parametrize("name", ["trainable.safetensors", pytest.param("state.json", marks=pytest.mark.full)])
-def test_a_finished_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(name, whole, tmp_path, capsys):
-    run = tmp_path / "run"
-    shutil.copytree(whole, run)
+def test_a_finished_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(name, run, whole, capsys):
     path = checkpoints(run)[-1] / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -136,10 +144,8 @@ def test_a_finished_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(na
 
 @pytest.mark.parametrize("word", ["lr=0.003", "seed=1", "algo=ppo", "textcraft.difficulty=1"])
 def test_a_run_with_other_settings_is_not_continued(word, whole):
-    code, out, err = run_program("train.py", *SMALL, word, f"out={whole}")
-    key = word.split("=")[0]
-    assert code == 1 and f"a run with other settings is there ({key}=" in err, err
-    assert not out and len(err.splitlines()) == 1
+    said = f"a run with other settings is there ({word.split('=')[0]}="
+    assert not refused(said, *SMALL, word, f"out={whole}")
 
 
 READS = {  # a file of a run's folder -> what reads it
@@ -190,9 +196,8 @@ def test_second_process_is_refused_and_named(tmp_path):
     try:
         wait_for(run / "config.json", first)
         for words in ([*LONG, f"out={run}"], [f"resume={run}"]):
-            code, out, err = run_program("train.py", *words)
-            assert code == 1 and f"process {first.pid} on " in err and "is writing there" in err, err
-            assert len(err.splitlines()) == 1 and "run:" not in out
+            said = f"process {first.pid} on {os.uname().nodename} is writing there"
+            assert "run:" not in refused(said, *words)
     finally:
         first.kill()
         first.communicate()
@@ -358,10 +363,9 @@ def test_a_full_disk_is_one_line_and_loses_nothing(whole, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
     try:
-        code, _, err = run_program("train.py", *SMALL, f"out={run}")
+        refused("cannot be written", *SMALL, f"out={run}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert code == 1 and "cannot be written" in err and len(err.splitlines()) == 1, err
     train.main(parse([*SMALL, f"out={run}"]))
     assert results(run) == results(whole)
 
@@ -382,10 +386,8 @@ def test_a_write_that_fails_names_the_file(what, tmp_path, monkeypatch):
     assert (tmp_path / "file").read_text() == "old" and (what != "folder" or is_whole(path))
 
 
-def test_a_report_is_whole_or_as_it_was(whole, tmp_path, monkeypatch):
+def test_a_report_is_whole_or_as_it_was(run, monkeypatch):
     """A run that has finished writes no other."""
-    run = tmp_path / "run"
-    shutil.copytree(whole, run)
     before = (run / "report.html").read_bytes()
 
     def die(*_):
@@ -408,8 +410,7 @@ def test_no_room_on_the_disk_is_known_before_the_model_is_loaded(tmp_path, monke
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
-    code, out, err = run_program("train.py", f"out={tmp_path}/run")
-    assert code == 1 and "run is a file, not a folder" in err and not out
+    assert not refused("run is a file, not a folder", f"out={tmp_path}/run")
 
 
 @pytest.mark.parametrize(
@@ -486,9 +487,7 @@ def test_a_link_in_the_place_of_a_folder_is_removed_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"] and any((tmp_path / "elsewhere").iterdir())
 
 
-def test_weights_that_changed_are_refused(whole, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(whole, run)
+def test_weights_that_changed_are_refused(run):
     path = run / "origin.json"
     saved = json.loads(path.read_text())
     path.write_text(json.dumps({**saved, "weights": "0" * 64}))
@@ -533,9 +532,7 @@ def test_a_reference_that_changed_is_refused(whole, tmp_path):
         origin.check(parse([]), tmp_path)
 
 
-def test_changed_code_is_named(whole, tmp_path, capsys):
-    run = tmp_path / "run"
-    shutil.copytree(whole, run)
+def test_changed_code_is_named(run, capsys):
     saved = json.loads((run / "origin.json").read_text())
     saved["code"]["rl/ppo.py"] = "0"
     del saved["code"]["rl/grpo.py"]
@@ -598,14 +595,11 @@ def test_metrics_that_are_gone_are_named(whole, tmp_path):
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "null", '{"epoch": "1"}', '{"x": 1}', "\xff"])
-def test_a_damaged_line_of_metrics_is_named(line, whole, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(whole, run)
+def test_a_damaged_line_of_metrics_is_named(line, run):
     path = run / "metrics.jsonl"
     path.write_bytes(path.read_bytes() + line.encode("latin-1") + b"\n")
     last = len(path.read_bytes().splitlines())
-    code, _, err = run_program("train.py", f"resume={run}", "epochs=4")
-    assert code == 1 and f"metrics.jsonl, line {last}: damaged" in err and len(err.splitlines()) == 1, err
+    refused(f"metrics.jsonl, line {last}: damaged", f"resume={run}", "epochs=4")
 
 
 EVALUATED = {"temperature": 1.0, "split": "val", "success": 0.5, "low": 0.4, "high": 0.6, "episodes": 9}
@@ -679,8 +673,7 @@ def test_damaged_saved_episodes_are_one_line(change, said, whole, tmp_path):
     first, *rest = (whole / "episodes.jsonl").read_text().splitlines(True)
     (tmp_path / "episodes.jsonl").write_text(change(json.loads(first)) + "\n" + "".join(rest))
     words = [*SMALL, "eval_episodes=0", f"rollouts={tmp_path}/episodes.jsonl", f"out={tmp_path}/run"]
-    code, _, err = run_program("train.py", *words)
-    assert code == 1 and said in err and len(err.splitlines()) == 1, err
+    refused(said, *words)
 
 
 EPISODE = {"epoch": 1, "env": "sat", "seed": 1, "group": 1, "outcome": "unknown", "adapter_hash": "", "metrics": {}}
@@ -715,22 +708,17 @@ def test_saved_episodes_of_failed_environments_alone_are_refused(whole, tmp_path
     text = "".join(json.dumps(line | {"infrastructure_failed": True}) + "\n" for line in lines)
     (tmp_path / "episodes.jsonl").write_text(text)
     words = [*SMALL, "eval_episodes=0", f"rollouts={tmp_path}/episodes.jsonl", f"out={tmp_path}/run"]
-    code, _, err = run_program("train.py", *words)
-    assert code == 1 and "the environments of all episodes of epoch 1 failed" in err and len(err.splitlines()) == 1
+    refused("the environments of all episodes of epoch 1 failed", *words)
 
 
 def test_refused_saved_episodes_leave_no_run_behind(whole, tmp_path):
     """The corrected command would be refused for the settings of a run that has begun."""
     words = [*SMALL, "episodes=4", "batch_size=4", "eval_episodes=0", f"rollouts={whole}/episodes.jsonl"]
-    code, _, err = run_program("train.py", *words, f"out={tmp_path}/run")
-    assert code == 1 and "epoch 1 needs episodes=4 and there are 8" in err and len(err.splitlines()) == 1
+    refused("epoch 1 needs episodes=4 and there are 8", *words, f"out={tmp_path}/run")
     assert not (tmp_path / "run").exists()
 
 
 def test_rollouts_are_refused_where_nothing_is_played(whole, tmp_path):
-    for words, said in (
-        (["algo=sft", f"rollouts={whole}/episodes.jsonl"], "for reinforce, grpo and ppo, not sft"),
-        (["rollouts=nowhere"], "no such file"),
-    ):
-        code, _, err = run_program("train.py", *words, f"out={tmp_path}/run")
-        assert code == 2 and said in err and len(err.splitlines()) == 1
+    words = ["algo=sft", f"rollouts={whole}/episodes.jsonl", f"out={tmp_path}/run"]
+    refused("for reinforce, grpo and ppo, not sft", *words, status=2)
+    refused("no such file", "rollouts=nowhere", f"out={tmp_path}/run", status=2)
