@@ -12,6 +12,7 @@ thoughts stay, thoughts in a given conversation are lost.
 import json
 import re
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
@@ -75,7 +76,14 @@ def choose_format(folder: Path, mark: Marks, thinking: bool) -> Format:
     If neither gives a format, return NoFormat with the reason in one line.
     """
     try:
-        return _choose(read_template(folder), folder, mark, thinking)
+        template = read_template(folder)
+        other = read_object(folder / "tokenizer_config.json").get("chat_template")
+        if isinstance(template, str) and isinstance(other, str) and other.strip() and other.strip() != template.strip():
+            print(
+                f"{folder}: chat_template.jinja is read, not the other template in tokenizer_config.json",
+                file=sys.stderr,
+            )
+        return _choose(template, folder, mark, thinking)
     except ValueError as error:
         return NoFormat(f"{folder}: {error}")
 

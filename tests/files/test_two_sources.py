@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import lora
-from models import load_model
+from models import load_model, load_tokenizer
 from models.weights import TINY
 
 
@@ -45,3 +45,16 @@ def test_a_pattern_that_matches_no_layer_is_refused(keys, pattern, tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps(config | {keys: {pattern: 4}}))
     with pytest.raises(ValueError, match="matches no layer"):
         lora.load_adapter(load_model("tiny"), tmp_path)
+
+
+def test_of_two_chat_templates_the_one_that_is_read_is_named(tmp_path, capsys):
+    """transformers reads chat_template.jinja too where a folder has both."""
+    folder = tmp_path / "two"
+    shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+    (folder / "chat_template.jinja").write_text(template + "\n")
+    load_tokenizer(str(folder))
+    assert not capsys.readouterr().err
+    (folder / "chat_template.jinja").write_text(template.replace("user", "user") + "{# another #}")
+    load_tokenizer(str(folder))
+    assert "chat_template.jinja is read, not the other template" in capsys.readouterr().err
