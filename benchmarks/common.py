@@ -78,8 +78,8 @@ def choose_products(options: Options, sizes: Sequence[int], device: str = "cpu",
     if device != "cpu":
         return
     inputs, outputs, weights = sizes
-    line, step = process.choose_products(options.products, inputs, outputs, dtype, weights), process.choose_attention()
-    _chosen[f"{str(dtype)[6:]} of layers of {inputs} to {outputs}"] = f"{line}; in a step's attention: {step}"
+    line = process.choose_products(options.products, inputs, outputs, dtype, weights)
+    _chosen[f"{str(dtype)[6:]} of layers of {inputs} to {outputs}"] = line
 
 
 def as_stated(options: Options, *sizes: str) -> bool:

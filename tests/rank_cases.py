@@ -107,7 +107,7 @@ def measured(path: str, words: list[str], trials: Path) -> None:
         sent.update(Gather=0, Scatter=0)
 
     with (
-        mock.patch.object(trial, "ROWS", ROWS),
+        mock.patch.object(trial, "SEQUENCES", ROWS),
         shared_trials(trials, also_first=False),  # a pass over the shares
         mock.patch.object(shard.Shards, "_end", ended),
         counted(shard.Gather),

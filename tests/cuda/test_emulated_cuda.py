@@ -537,7 +537,7 @@ def test_an_exact_models_gradients_are_not_added_atomically(device, monkeypatch)
 
 
 def test_an_exact_epoch_stays_on_the_device(device, monkeypatch, tmp_path):
-    monkeypatch.setattr(trial, "ROWS", 5)
+    monkeypatch.setattr(trial, "SEQUENCES", 5)
     prefills = device.watch(monkeypatch, Engine, "_prefill")
     scores = device.watch(monkeypatch, train, "score")
     forwards, steps = (device.watch(monkeypatch, update, name) for name in ("forward", "optimizer_step"))

@@ -118,7 +118,7 @@ def test_sampled_logprobs_are_those_of_training(kind, exact, device, monkeypatch
 
 @pytest.mark.full
 def test_an_exact_epoch_uses_one_product_for_any_number_of_rows(device, monkeypatch, tmp_path):
-    monkeypatch.setattr(trial, "ROWS", 5)
+    monkeypatch.setattr(trial, "SEQUENCES", 5)
     metrics = epoch(tmp_path, "algo=ppo", "exact=true", "quant=nf4", *TEXTCRAFT)
     assert metrics["exact"] == "yes" and metrics["sampler_gap"] == 0
     assert device.total.by_kernel["quant_multiply"] == 0
