@@ -395,7 +395,7 @@ def test_wrong_options_are_one_line(options, line):
 def test_a_file_without_rows_is_one_line(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row(1, {"test_cases": []})))
-    with pytest.raises(ValueError, match=r"data: .* has no usable row"):
+    with pytest.raises(ValueError, match=r"data: .* left out: no "):
         Env(Config(data=str(path)))
 
 

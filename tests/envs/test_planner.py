@@ -21,8 +21,9 @@ from envs import planner
 from envs.common import SPLITS, split_of
 from envs.planner import Config, Env, independence, objects_in, prediction_in, read_json, read_lines, word_problems
 from envs.planner.arithmetic import arithmetic_in, in_words, work_out
-from envs.planner.word_problems import ANSWER, LEVELS, of_row
+from envs.planner.word_problems import LEVELS, of_row
 from envs.requests import Result
+from envs.rows import LeftOut
 from models import load_model, load_tokenizer
 from rl.batch import forward, make_batch
 from rl.config.parse import parse
@@ -73,7 +74,7 @@ def test_a_solution_is_in_gsm8ks_format_and_right(level):
             for shown, result, again in marks:
                 assert eval(re.sub(r"\d+", r"Fraction(\g<0>)", shown), {"Fraction": Fraction}) == int(result) > 0
                 assert result == again
-            assert last == f"#### {marks[-1][1]}" and float(ANSWER.search(problem.answer)[1]) == problem.truth
+            assert last == f"#### {marks[-1][1]}" and float(last.removeprefix("#### ")) == problem.truth
             numbers = set(re.findall(r"\d+", problem.question))
             assert numbers <= set(problem.task.split(":")) and "{" not in problem.question + problem.answer
 
@@ -198,7 +199,9 @@ def test_rows_of_gsm8k():
         {**ROW, "question": " "},
         {**ROW, "answer": 3},
     ):
-        assert of_row(row) is None and planner.task_of_row(row) == ""
+        assert of_row(row) is None
+        with pytest.raises(LeftOut):
+            planner.task_of_row(row)
 
 
 def test_problems_from_a_file(tmp_path):
@@ -216,7 +219,7 @@ def test_problems_from_a_file(tmp_path):
         make(data="nowhere")
     file = tmp_path / "others.jsonl"
     file.write_text('{"question": "?"}\n')
-    with pytest.raises(ValueError, match=r"has no usable row"):
+    with pytest.raises(ValueError, match=r"1 of 1 rows of .* left out: no text as its question"):
         make(data=str(file))
 
 
@@ -451,10 +454,10 @@ PREDICTIONS = [
     ("He needs 48/2 = 24", 24),
     ("It takes 2 eggs", 2),
     ("3 eggs/4", 4),
-    ("on 7/10/2024", 2024),
+    ("on 7/10/2024", None),
     ('{"solution": "5", "final_answer": "31 pens"} 7', 31),
     ('{"solution": "{\\"final_answer\\": 5}", "final_answer": -2}', -2),
-    ('{"final_answer": null} 7 or 8', 8),
+    ('{"final_answer": null} 7, then 8', 8),
     ('{"final_answer": true} 9', 9),
     ('{"final_answer": NaN}', None),
     ('{"final_answer": 1' + "0" * 400 + "}", None),

@@ -45,6 +45,10 @@ class Var:
         value = dict(self.value) if isinstance(self.value, dict) else self.value
         return Var(value, self.exported, self.readonly, self.integer, self.case, self.kind)
 
+    def size(self) -> int:
+        """Return how many values a copy has to copy, at least 1."""
+        return 1 + len(self.value) if type(self.value) is dict else 1
+
     def scalar(self) -> str | None:
         """Return the value of the bare name."""
         if type(self.value) is dict:
