@@ -58,6 +58,7 @@ SIGNS = str.maketrans(
 SUPERSCRIPTS = {"\u2070": "0", "\u00b9": "1", "\u00b2": "2", "\u00b3": "3", "\u207b": "-"}
 SUPERSCRIPTS |= {chr(0x2070 + digit): str(digit) for digit in range(4, 10)}
 RAISED = re.compile(rf"(?<=\d)[{''.join(SUPERSCRIPTS)}]+")
+WRITTEN = re.compile(rf"(?<![\w.])(?:{RUN})(?![^\W_])")
 MARK = re.compile(r"####|\\(?:boxed|fbox) ?\{")
 CURRENCY = re.compile(r"(?:(?:US|AU|CA|C|A)?[$€£¥₹]|\b(?:USD|EUR|GBP|INR|Rs\.?)) ?\Z")
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -96,9 +97,11 @@ def marked_number(text: str) -> Number | None:
 
 
 def numbers_in(text: str) -> set[Number]:
-    """Return the values of all numbers in a text."""
-    text = normal(text)
-    found = {_value(part) for match in VALUE.finditer(text) if (part := _read(text, match)) is not SKIP}
+    """Return the values of all numbers that a text writes, whatever is around them: of a list each, 5 of 3-5."""
+    found = set()
+    for run in WRITTEN.findall(normal(text)):
+        parts = [run] if _separated(run) else re.split(rf"[,'_ {TIGHT}{THIN}]", run)
+        found |= {_value(_number(part)) for part in parts}
     return found - {None}
 
 
