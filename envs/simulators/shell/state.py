@@ -296,6 +296,7 @@ class State(Process):
         if kind == "A" and made and all(index is None for index, _, _ in made):
             flat = [value for _, value, _ in made] + [""]
             made = [(plain_word(key), value, False) for key, value in zip(flat[::2], flat[1::2], strict=False)]
+        self.machine.tick(len(var.value) >> 8)  # the largest index is looked for
         following = max(var.value, default=-1) + 1 if kind == "a" else 0
         for index, value, more in made:
             place = following if index is None else self.key(var, index, name)
