@@ -23,7 +23,7 @@ PLAIN = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"  # a number without separat
 GROUPED = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"  # thousands by commas
 TIGHT = "\N{ARABIC THOUSANDS SEPARATOR}"  # stands for LaTeX's {,}: a comma within a number, never between two
 THIN = "\N{THIN SPACE}"
-RUN = rf"(?:(?<!\d )\d{{1,3}}(?: \d{{3}})+(?![ .,{TIGHT}]?\d)|\d+(?:[.,'_{TIGHT}{THIN}]\d+)*|(?<![\w.])\.\d+)"
+RUN = rf"(?:(?<!\d )\d{{1,3}}(?: \d{{3}})+(?:[.,{TIGHT}]\d+)?(?![ .,{TIGHT}]?\d)|\d+(?:[.,'_{TIGHT}{THIN}]\d+)*|(?<![\w.])\.\d+)"
 NUMBER = rf"(?:{RUN})(?:[eE][+-]?\d{{1,9}}(?![\w.]))?"
 SIGNED = rf" ?([+-]?) ?({NUMBER}) ?"
 VALUE = re.compile(
@@ -39,14 +39,18 @@ COMMANDS = (  # what LaTeX writes, and its meaning here; the order matters
     (r"\\!", ""),
     (r"(?<=\d)\\[,;: ](?=\d)|(?<=\d)~(?=\d)", THIN),
     (r"\\[,;: ]|~", " "),
-    (r"\\([$%#])", r"\1"),
+    (r"\\([$%#{}])", r"\1"),
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
     (r"\\(?:times)(?![A-Za-z])", "\u00d7"),
     (r"\\(?:cdot)(?![A-Za-z])", "\u00b7"),
     (r"\\pi(?![A-Za-z])", "π"),
+    (r"\\pm(?![A-Za-z])", "\u00b1"),
+    (r"\\(?:[gl]eq?|[gl]t|neq?)(?![A-Za-z])", "\u2260"),  # any relation but =
+    (r"\\approx(?![A-Za-z])", "\u2248"),
     (r"\\q?quad(?![A-Za-z])", " "),
-    (r"\^\{?\\circ\}?|\\degree(?![A-Za-z])", "°"),
-    (r"\\(?:text(?:bf|rm|it)?|math(?:bf|rm|it)|operatorname)\{([^{}]*)\}", r" \1 "),
+    (r"\^\\circ(?![A-Za-z])|\^\{\\circ\}|\\degree(?![A-Za-z])", "°"),
+    (r"\\(?:text(?:bf|rm|it)?|math(?:bf|rm|it)|operatorname)\{([^{}]*)\}", r" \1"),
+    (r" {2,}", " "),
 )
 COMMANDS = tuple((re.compile(pattern), plain) for pattern, plain in COMMANDS)
 SIGNS = str.maketrans(
@@ -172,7 +176,7 @@ def _whole(text: str) -> Fraction | None:
     """Return the value of a text that is one number with its name and unit; None for any other text."""
     text = re.sub(r"(?<=[=({ ])- (?=[\d\\.$])|\A\s*- (?=[\d\\.$])", "-", text.strip().strip("$").strip())
     found = list(VALUE.finditer(text))
-    found = [match for match in found if not re.search(r"[^\W\d]\^\{?-?\Z", text[: match.start()][-WINDOW:])]
+    found = [match for match in found if not re.search(r"[^\W\d][\^_]\{?-?\Z", text[max(0, match.start() - 9) : match.start()])]
     if len(found) != 1:
         return None
     before, after = text[: found[0].start()], text[found[0].end() :]
@@ -221,7 +225,7 @@ def _read(text: str, match: re.Match):
 def _continues(left: str, right: str, number: str) -> bool:
     """Return whether what stands on either side makes a number a part of an expression, list, date or range."""
     tag = re.search(r"<[^<>]{1,30}>\Z", left)
-    if re.search(r"[_^\\(\[{/.:,]\Z", left) and re.search(r"[\w)]\(\Z|\\\w+ ?\{\Z|[_^\\]\{?\Z|\d[/.:,]\Z|}\{\Z", left):
+    if re.search(r"[_^\\(\[{/.:,]\Z", left) and re.search(r"[\w)]\(\Z|\\\w+ ?\{\Z|[_^\\]\{?\Z|[\w)]/\Z|\d[:.,]\Z|}\{\Z", left):
         return True  # f(2), \sqrt{2}, x_1, x^2, 1/2/2024, 12:30
     if not tag and re.search(r"[<>\u2264\u2265\u2260\u00b1√]=? ?\Z|[\w)\]}%] ?[\u00d7\u00f7\u00b7+] ?\Z", left):
         return True  # x > 5, a + 5

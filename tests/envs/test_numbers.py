@@ -234,7 +234,6 @@ x_1 = 5 | 5
 2 \text{ or } 3 | -
 \pm 5 | -
 x \geq 5 | -
-- 5 | -5
 +5 | 5
 004 | 4
 """
@@ -259,7 +258,8 @@ so 41 #### 42 is for 3 days | 42
 \boxed{} has 5 | 5
 \boxed{5} and \boxed{x} | -
 \boxed{42 | -
-\boxed{\boxed{4}} | -
+\boxed{\boxed{4}} | 4
+\boxed{- 5} | -5
 \fbox{4} | 4
 \boxed{5} or rather \boxed{6} | 6
 It is one of 2,3 | 3
