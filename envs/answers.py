@@ -1,9 +1,9 @@
 r"""The number in a text: the one grammar of numbers, for replies, for answers of data files, and for graders.
 
-Read.      42, -3.5, +5, .5, 1e3. Thousands by commas, in groups of three or as in 1,00,000; by blanks, thin spaces, ' or _
-           in groups of three. 1.234,56 with a decimal comma. 1/2, 2 1/2, ½. 10^6, 2**10, 10², 1.5 x 10^3. LaTeX's
-           1{,}000, 10\,000, \frac{-1}{2}, 3\frac{1}{2}, 1.5 \times 10^3. $1.5 million, 1.5k. Currencies and units beside
-           a number have no effect; % is a unit.
+Read.      42, -3.5, +5, .5, 1e3. Thousands by commas, in groups of three or as in 1,00,000; by blanks, thin spaces, '
+           or _ in groups of three. 1.234,56 with a decimal comma. 1/2, 2 1/2, ½. 10^6, 2**10, 10², 1.5 x 10^3. LaTeX's
+           1{,}000, 10\,000, \frac{-1}{2}, 3\frac{1}{2}, 1.5 \times 10^3. $1.5 million, 1.5k. Currencies and units
+           beside a number have no effect; % is a unit.
 No number. What can be read in several ways: 1,5 or 3,14; a tuple, a set, a range, a date, a time, an expression such as
            3 + 4, 2x or 3\sqrt{2}, 3 or 4; and a value of more than 300 digits. H2O and GPT-4 are words.
 
@@ -23,7 +23,8 @@ PLAIN = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"  # a number without separat
 GROUPED = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"  # thousands by commas
 TIGHT = "\N{ARABIC THOUSANDS SEPARATOR}"  # stands for LaTeX's {,}: a comma within a number, never between two
 THIN = "\N{THIN SPACE}"
-RUN = rf"(?:(?<!\d )\d{{1,3}}(?: \d{{3}})+(?:[.,{TIGHT}]\d+)?(?![ .,{TIGHT}]?\d)|\d+(?:[.,'_{TIGHT}{THIN}]\d+)*|(?<![\w.])\.\d+)"
+SPACED = rf"(?<!\d )\d{{1,3}}(?: \d{{3}})+(?:[.,{TIGHT}]\d+)?(?![ .,{TIGHT}]?\d)"  # 1 000 000
+RUN = rf"(?:{SPACED}|\d+(?:[.,'_{TIGHT}{THIN}]\d+)*|(?<![\w.])\.\d+)"
 NUMBER = rf"(?:{RUN})(?:[eE][+-]?\d{{1,9}}(?![\w.]))?"
 SIGNED = rf" ?([+-]?) ?({NUMBER}) ?"
 VALUE = re.compile(
@@ -74,6 +75,8 @@ LISTING = re.compile(  # words before 2,3 which say that these are two numbers
 JOINED = re.compile(r"[\d)\]}%] ?(?:or|to|through) (?:[A-Za-z] ?= ?)?\Z", re.IGNORECASE)  # 3 or 4, 3 to 4
 HEADING = re.compile(r"[.):] ?[^\W\d]")  # behind `#### 2`: a title of a part, no answer
 NAMED = re.compile(r"[\s$*(]*(?:[A-Za-z]\w* ?(?:=|\u2248|:) ?)?[\s$*]*\Z")  # before the number of a box
+RAISES = re.compile(r"[^\W\d][\^_]\{?-?\Z")  # before the 2 of cm^2, and the 1 of x_1
+PART_OF = re.compile(r"[\w)]\(\Z|\\\w+ ?\{\Z|[_^\\]\{?\Z|[\w)]/\Z|\d[:.,]\Z|}\{\Z")  # f(2), \sqrt{2}, x_1, x/2, 12:30
 UNITS = re.compile(r"[\s$*]*(?:[%°$€£]|[^\W\d_]|[ ./·-](?=[^\W\d_])|\^\{?-?\d\}?)*[\s$*.,;]*\Z")  # behind it
 Number = int | float
 
@@ -175,8 +178,8 @@ def _inside(text: str, start: int) -> str | None:
 def _whole(text: str) -> Fraction | None:
     """Return the value of a text that is one number with its name and unit; None for any other text."""
     text = re.sub(r"(?<=[=({ ])- (?=[\d\\.$])|\A\s*- (?=[\d\\.$])", "-", text.strip().strip("$").strip())
-    found = list(VALUE.finditer(text))
-    found = [match for match in found if not re.search(r"[^\W\d][\^_]\{?-?\Z", text[max(0, match.start() - 9) : match.start()])]
+    spots = ((match, text[max(0, match.start() - 9) : match.start()]) for match in VALUE.finditer(text))
+    found = [match for match, left in spots if not RAISES.search(left)]
     if len(found) != 1:
         return None
     before, after = text[: found[0].start()], text[found[0].end() :]
@@ -225,7 +228,9 @@ def _read(text: str, match: re.Match):
 def _continues(left: str, right: str, number: str) -> bool:
     """Return whether what stands on either side makes a number a part of an expression, list, date or range."""
     tag = re.search(r"<[^<>]{1,30}>\Z", left)
-    if re.search(r"[_^\\(\[{/.:,]\Z", left) and re.search(r"[\w)]\(\Z|\\\w+ ?\{\Z|[_^\\]\{?\Z|[\w)]/\Z|\d[:.,]\Z|}\{\Z", left):
+    if re.search(r"[_^\\(\[{/.:,]\Z", left) and re.search(
+        r"[\w)]\(\Z|\\\w+ ?\{\Z|[_^\\]\{?\Z|[\w)]/\Z|\d[:.,]\Z|}\{\Z", left
+    ):
         return True  # f(2), \sqrt{2}, x_1, x^2, 1/2/2024, 12:30
     if not tag and re.search(r"[<>\u2264\u2265\u2260\u00b1√]=? ?\Z|[\w)\]}%] ?[\u00d7\u00f7\u00b7+] ?\Z", left):
         return True  # x > 5, a + 5
@@ -233,7 +238,7 @@ def _continues(left: str, right: str, number: str) -> bool:
         return True  # 5 - 3, 3–5, 3 or 4
     if re.match(r"\s*[)\]}]", right) and re.search(r"[,;]\s*[+-]?\Z", left):
         return True  # (3, 4)
-    if re.match(r"[\w{(\[^]*\^|\*\*\d", right) and right[:1] in "^*" or VARIABLE.match(right):
+    if (re.match(r"[\w{(\[^]*\^|\*\*\d", right) and right[:1] in "^*") or VARIABLE.match(right):
         return True  # 2^x, 5x, 3\sqrt{2}
     if re.match(r"[^\W\d_]+\d|[_'\"]?\d|[:/.,-]\d|/(?:[A-Za-z](?![A-Za-z])|[(\\])|[-\u2013\u2014]\d", right):
         return True  # 5a3, 12:30, 5/x

@@ -173,7 +173,7 @@ class Customer:
 
 
 def says(text: str, output: str) -> bool:
-    """Return whether a text contains an output of the task: a number by its value, words in any case, without commas."""
+    """Return whether a text contains an output of a task: a number by its value, words in any case, without commas."""
     if len(numbers := numbers_in(output)) == 1 and re.fullmatch(r"[$\d.,]+", output):
         return numbers <= numbers_in(text)
     plain = re.escape(output.lower().replace(",", ""))

@@ -7,6 +7,8 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from math import sqrt
+from pathlib import Path
 
 import pytest
 
@@ -67,7 +69,9 @@ def first_product(seen: list[dict], turn: int) -> str:
     """Search for the words of the goal, open the first product and buy it."""
     words = re.search(r"Instruction: \[SEP\] (.*?) \[SEP\]", seen[0]["content"])
     found = re.findall(r"\bB[0-9A-Z]{9}\b", seen[-1]["content"])
-    return (f"search[{words[1] if words else ''}]", f"click[{found[0] if found else ''}]", "click[Buy Now]")[min(turn, 2)]
+    return (f"search[{words[1] if words else ''}]", f"click[{found[0] if found else ''}]", "click[Buy Now]")[
+        min(turn, 2)
+    ]
 
 
 def list_numbers(seen: list[dict], turn: int) -> str:
@@ -82,7 +86,12 @@ CHEAP: dict[str, tuple[dict, dict[str, Agent]]] = {
     "alfworld": (SHORT, {"nothing": always(""), "look": always("look"), "echo": echo}),
     "babyai": (
         SHORT,
-        {"nothing": always(""), "forward": always("move forward"), "toggle": always("toggle"), "pick up": always("pickup")},
+        {
+            "nothing": always(""),
+            "forward": always("move forward"),
+            "toggle": always("toggle"),
+            "pick up": always("pickup"),
+        },
     ),
     "webshop": (
         SHORT,
@@ -96,35 +105,59 @@ CHEAP: dict[str, tuple[dict, dict[str, Agent]]] = {
     "sat": ({}, {"all true": sat_of("True"), "all false": sat_of("False"), "UNSAT": always("UNSAT"), "echo": echo}),
     "abd": (
         SHORT,
-        {"nothing": always(""), "zero": always("0"), "echo": echo, "output": output_as_input, "ones": always("1\n1\n1")},
+        {
+            "nothing": always(""),
+            "zero": always("0"),
+            "echo": echo,
+            "output": output_as_input,
+            "ones": always("1\n1\n1"),
+        },
     ),
     "ded": (
         {},
-        {"nothing": always(""), "empty": always("```python\n```"), "example": print_example, "echo": echo,
-         "input": always("print(input())")},
+        {
+            "nothing": always(""),
+            "empty": always("```python\n```"),
+            "example": print_example,
+            "echo": echo,
+            "input": always("print(input())"),
+        },
     ),
     "os_interaction": (
         SHORT,
-        {"finish": always("finish"), "all files": always("ls -R /", "finish"), "echo": echo,
-         "true": always("alias false=true; exit 0", "finish"),
-         "open all": always("chmod -R 777 / ; touch /tmp/a", "finish")},
+        {
+            "finish": always("finish"),
+            "all files": always("ls -R /", "finish"),
+            "echo": echo,
+            "true": always("alias false=true; exit 0", "finish"),
+            "open all": always("chmod -R 777 / ; touch /tmp/a", "finish"),
+        },
     ),
     "db_bench": (
         SHORT,
-        {"nothing": always("answer []"), "everything": everything, "one": always("answer 1"),
-         "zero": always("answer [(0,)]"), "echo": echo},
+        {
+            "nothing": always("answer []"),
+            "everything": everything,
+            "one": always("answer 1"),
+            "zero": always("answer [(0,)]"),
+            "echo": echo,
+        },
     ),
     "tau_retail": (
         SHORT,
-        {"nothing": always("respond "), "yes": always("respond Is that all right? Yes or no?"),
-         "refuse": always("respond I am sorry, I cannot do that."),
-         "hand over": always("transfer_to_human_agents x"), "every number": list_numbers},
+        {
+            "nothing": always("respond "),
+            "yes": always("respond Is that all right? Yes or no?"),
+            "refuse": always("respond I am sorry, I cannot do that."),
+            "hand over": always("transfer_to_human_agents x"),
+            "every number": list_numbers,
+        },
     ),
     "planner": (
         {"prompt": "short", "worker": "rules"},
         {"nothing": always(""), "numbers": numbers_of_prompt, "product": product_of_prompt, "constant": always("5*2")},
     ),
-}  # fmt: skip
+}
 
 
 def success(name: str, options: dict, agent: Agent, episodes: int) -> float:
@@ -147,6 +180,82 @@ def table(episodes: int) -> dict[str, dict[str, float]]:
         name: {reply: success(name, options, agent, episodes) for reply, agent in agents.items()}
         for name, (options, agents) in CHEAP.items()
     }
+
+
+def documented() -> dict[str, float]:
+    """Return the highest success of each environment's row in docs/environments.md."""
+    text = (Path(__file__).parents[2] / "docs/environments.md").read_text()
+    lines = text.partition("### What the cheapest replies earn")[2].partition("\n## ")[0].splitlines()
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines if re.match(r"\| `\w+` ", line)]
+    return {name.strip("`"): float(best.removesuffix(" %")) / 100 for _, name, _, best, *_ in cells}
+
+
+def test_each_environment_has_a_row():
+    assert [*documented()] == [*CHEAP] == [name for name in envs.NAMES if name not in envs.WITHOUT_TASKS]
+
+
+@pytest.mark.all_only
+@pytest.mark.parametrize("name", CHEAP)
+def test_cheap_replies_earn_no_more_than_documented(name):
+    """Within three deviations of a sample of 40 tasks."""
+    best = documented()[name]
+    bound = best + 3 * sqrt(max(best, 0.01) * (1 - best) / 40)
+    options, agents = CHEAP[name]
+    for reply, agent in agents.items():
+        assert success(name, options, agent, 40) <= bound, reply
+
+
+QUESTIONS = [{"question": f"What is {i} + 2?", "answer": i + 2} for i in range(100)]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        " ".join(map(str, range(200))),
+        ", ".join(map(str, range(200))),
+        "".join(f"\\boxed{{{i}}}" for i in range(200)),
+        "\\boxed{" + ",".join(map(str, range(200))) + "}",
+        "\n".join(f"#### {i}" for i in range(200)),
+        " or ".join(map(str, range(200))),
+        "".join(map(str, range(200))),
+        "echo",
+        "",
+    ],
+    ids=range(9),
+)
+@pytest.mark.parametrize("match", ["text", "number"])
+def test_a_list_of_all_answers_wins_one_question_at_most(reply, match, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
+    env, won = envs.make("qa", data=str(path), match=match, splits="own"), 0
+    for seed in range(100):
+        asked = env.reset(seed)[-1]["content"]
+        won += env.step(asked if reply == "echo" else reply).reward
+    assert won <= 1
+
+
+def test_a_retail_customer_ignores_lists_of_numbers():
+    """Tasks that only ask for numbers: guessing all wins none, the expert wins all."""
+    asked = 0
+    for seed in range(60):
+        env = envs.make("tau_retail", prompt="short")
+        env.reset(seed)
+        if env.errand.calls or not env.errand.outputs:
+            continue
+        asked += 1
+        for number in range(MOST_TURNS):
+            step = env.step(
+                "respond "
+                + " ".join(map(str, range(number * 100, number * 100 + 100)))
+                + " "
+                + " ".join(env.errand.outputs)
+            )
+        assert env.unsaid == set(env.errand.outputs) and not step.info["success"]
+        env.reset(seed)
+        while not (step.terminated or step.truncated) or not env.turns:
+            step = env.step(env.oracle())
+        assert step.info["success"] and len(env.customer.guesses) <= MOST_GUESSES
+    assert asked > 5 and says("It is 15", "15") and not says("It is 15", "5")
 
 
 if __name__ == "__main__":
