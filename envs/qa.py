@@ -5,9 +5,10 @@ Task.     A row of `data`, such as {"question": "2+2?", "answer": "4"}; envs/row
           The agent sees nothing else: system_prompt= adds instructions.
 
 Right.    match=text              The reply is the answer, but for white space and capitals.
-          match=number            The numbers are equal, as floats: of the reply and of the answer the one behind the
-                                  last `####` or `\boxed{` that has one, else the last. 1,000, -3.5, 1/2, 1e3,
-                                  \frac{1}{2}, $42 and 42 kg are numbers.
+          match=number            The numbers are equal, as envs/answers.py reads them: behind the last `####` or
+                                  `\boxed{`; without such a mark the last one of the reply, and the only one of the
+                                  answer. What is ambiguous, such as 1,5, is no number. A row whose answer has none is
+                                  left out, and a line counts these rows.
           match=FILE.py:FUNCTION  Your own function decides, def score(reply: str, row: dict) -> float, from 0 to 1,
                                   which is right. `row` is the whole row, `reply` a text without thoughts. A function
                                   that fails, or returns anything else, breaks the environment: the episode is left out.
@@ -30,13 +31,15 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from envs import common, rows, scorer
-from envs.answers import final_number, plain_text
+from envs.answers import answer_number, final_number, plain_text
 from envs.base import Step
 from envs.conversations import LISTS, conversation
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
 from envs.refusal import Refusal
 
-RULES = {"text": plain_text, "number": final_number}  # of match=: what must be equal of a reply and of the answer
+RULES = {"text": (plain_text, plain_text), "number": (final_number, answer_number)}  # of match=: what must be equal,
+# read from a reply and from the answer
+NO_NUMBER = r"no number in its answer, or several without #### or \boxed{} (match=text compares texts)"
 NEEDED = 'env=qa asks the questions of your own file: qa.data=rows.jsonl, rows as {"question": "2+2?", "answer": "4"}'
 
 
@@ -88,10 +91,13 @@ class Env(OwnSplits):
     def step(self, action_text: str) -> Step:
         """Score the reply; the episode is over."""
         common.check_running(self.running)
-        self.running, rule = False, RULES.get(self.config.match)
-        valid = bool(action_text.strip()) and (rule is not final_number or final_number(action_text) is not None)
-        if rule:
-            score = float(rule(action_text) == rule(answer_of(self.row, self.config.answer_column)))
+        self.running, rules = False, RULES.get(self.config.match)
+        valid = bool(action_text.strip())
+        if rules:
+            of_reply, of_answer = rules
+            said = of_reply(action_text)
+            valid = valid and said is not None
+            score = float(said is not None and said == of_answer(answer_of(self.row, self.config.answer_column)))
         else:
             score = scorer.score(self.config.match, action_text, self.row)
         info = common.step_info(score == 1, True, False, valid, score)
@@ -113,12 +119,13 @@ def reader(config: Config) -> Callable[[dict], str]:
 
 
 def task_of_row(config: Config, row: dict) -> str:
-    """Return a row's canonical task, the words of its question. Raise ValueError if it has not what `match` needs."""
+    """Return a row's canonical task, the words of its question. Raise ValueError if it has not what `match` needs,
+    and LeftOut if its answer should be a number and is none."""
     messages = messages_of(row, config.prompt_column)
     if config.match in RULES:
         answer = answer_of(row, config.answer_column)
-        if RULES[config.match](answer) is None:
-            raise Refusal(f"there is no number in its answer {answer[:80]!r}; match=text compares texts")
+        if RULES[config.match][1](answer) is None:
+            raise rows.LeftOut(NO_NUMBER)
     return f"qa:{' '.join(word for message in messages for word in message['content'].split())}"
 
 

@@ -8,6 +8,7 @@ import ast
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,11 @@ from envs import parquet
 from envs.common import SPLITS, check_file, split_of
 from envs.data_files import read_json, read_lines, whole
 from envs.refusal import Refusal
+
+
+class LeftOut(Exception):
+    """A row that cannot be used, though its file may: it is counted. The text is the reason, the same for its kind."""
+
 
 MOST_LITERAL = 1 << 20  # characters of a Python literal, whose syntax tree is many times as large
 
@@ -43,9 +49,10 @@ def as_text(value) -> str:
 def row_places(path: str, task_of: Callable[[dict], str], once: bool = False) -> dict[str, list[int]]:
     """Return the places of each split's rows in a file: byte offsets of lines, or indices in an array.
 
-    task_of: returns a row's canonical task, or "" to leave the row out; raises ValueError for a row to refuse.
+    task_of: returns a row's canonical task; raises LeftOut for a row to count, ValueError for one to refuse.
     once: of rows with equal tasks only the first counts, and a line on stderr says how many do not.
-    Raise ValueError if the file does not exist or has no usable row.
+    A line on stderr counts the rows left out, with reasons. Raise ValueError if the file does not exist, or if more
+    than half of its rows are left out.
     """
     return _scan(path, task_of, once)[1]
 
@@ -66,23 +73,45 @@ def _scanned(
     path: str, task_of: Callable[[dict], str], once: bool, _: tuple[int, int]
 ) -> tuple[list[int], dict[str, list[int]]]:
     in_order, by_split = [], {split: [] for split in SPLITS}
-    first, repeated = {}, []
+    first, repeated, total, reasons, first_out = {}, [], 0, Counter(), ""
     for place, where, row in _array_rows(path) if _is_array(path) else _lines(path):
+        total += 1
         try:
             task = task_of(row)
+        except LeftOut as reason:
+            reasons[str(reason)] += 1
+            first_out = first_out or where
+            continue
         except ValueError as error:
             raise Refusal(f"data: {where} of {path}: {error}") from None
         if once and (before := first.setdefault(task, where)) != where:
             repeated.append((where, before))
-        elif task:
+        else:
             in_order.append(place)
             by_split[split_of(task)].append(place)
+    report_left_out(path, total, reasons, first_out)
     if not in_order:
         raise Refusal(f"data: {path} has no usable row")
     if repeated:
         (where, before), more = repeated[0], f" (and {len(repeated) - 1:,} more such rows)" if repeated[1:] else ""
         print(f"data: {where} of {path} repeats {before}{more}; the first one counts", file=sys.stderr)
     return in_order, by_split
+
+
+def report_left_out(path: str, total: int, reasons: Counter[str], first: str, what: str = "rows") -> None:
+    """Print how many rows of a file are left out, and why. Raise ValueError if these are more than half of all.
+
+    reasons: {reason: rows}. first: the place of the first of them. what: the name of the rows in the line.
+    """
+    count = sum(reasons.values())
+    if not count:
+        return
+    why = "; ".join(f"{number:,} with {reason}" for reason, number in reasons.most_common(3))
+    why = next(iter(reasons)) if len(reasons) == 1 else why
+    line = f"data: {count:,} of {total:,} {what} of {path} left out: {why}; the first is {first}"
+    if 2 * count > total:
+        raise Refusal(f"{line}; a file of which more than half is left out is refused")
+    print(line, file=sys.stderr)
 
 
 def _version(path: str) -> tuple[int, int]:

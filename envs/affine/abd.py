@@ -166,9 +166,13 @@ def fields_of_row(row: dict) -> tuple[str, str, str]:
 
 
 def task_of_row(row: dict) -> str:
-    """Return a row's canonical task; "" if a field is missing or its own input would be refused."""
+    """Return a row's canonical task. Raise LeftOut if a field is missing or its own input would be refused."""
     program, given, output = fields_of_row(row)
-    return canonical(program, output) if program and output.strip() and enough_lines(program, given) else ""
+    if not program or not output.strip():
+        raise rows.LeftOut(f"no {'output' if program else 'program'}")
+    if not enough_lines(program, given):
+        raise rows.LeftOut("fewer lines in `inputs` than its program reads")
+    return canonical(program, output)
 
 
 def blocks(tag: re.Pattern, text: str) -> list[re.Match]:

@@ -183,9 +183,13 @@ def cases_of_row(row: dict) -> list[dict]:
 
 
 def task_of_row(row: dict) -> str:
-    """Return a row's canonical task; "" if it has no words or no cases."""
+    """Return a row's canonical task. Raise LeftOut if it has no words or no cases."""
     words = row.get("prompt")
-    return canonical(words.rstrip()) if isinstance(words, str) and words.strip() and cases_of_row(row) else ""
+    if not isinstance(words, str) or not words.strip():
+        raise rows.LeftOut("no text as `prompt`")
+    if not cases_of_row(row):
+        raise rows.LeftOut("no test case of a known type in `verification_info` or `test_cases`")
+    return canonical(words.rstrip())
 
 
 def prepare(case: dict, program: str) -> tuple[str, str, str]:

@@ -57,6 +57,7 @@ from difflib import get_close_matches
 from random import Random
 
 from envs import common
+from envs.answers import PLAIN
 from envs.base import Step
 from envs.db_bench.tasks import LEVELS, SKILLS, Task, draw, literal, read_in_order, read_tasks
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
@@ -83,7 +84,7 @@ BLOCK = r"```sql\n([\s\S]*?)\n```"
 FINAL = r"\nFinal Answer:(.*)"
 MAX_REPLY = 8_000  # most characters of rows shown
 FOUND = 0.3  # shaped reward for the right rows or the right state, paid once
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(PLAIN, re.ASCII)
 
 
 @dataclass(frozen=True)

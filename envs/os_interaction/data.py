@@ -11,9 +11,11 @@ the machine; `evaluation`, which has `match` (a string, or an object with `answe
 """
 
 import re
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
+from envs import rows
 from envs.common import SPLITS, check_file, split_of
 from envs.data_files import plain_entry, read_json, read_text
 from envs.http.exchange import plain
@@ -43,17 +45,21 @@ def read(path: str, scripts: str = "", splits: str = "hash") -> dict[str, list[T
 def _read(path: str, scripts: str) -> list[Task]:
     """Return the tasks of a file, in its order."""
     check_file("a file of LifelongAgentBench or AgentBench", path)
-    found = []
-    for name, entry in _entries(path).items():
+    found, reasons, first, entries = [], Counter(), "", _entries(path)
+    for name, entry in entries.items():
         try:
             task = _lifelong(entry) if "instruction" in entry else _agent_bench(entry, scripts)
             if task:
                 _check(task)
                 found.append(task)
+            else:
+                reasons["no script in bash or Python to prepare or check it"] += 1
+                first = first or f"entry {name}"
         except KeyError as error:
             raise Refusal(f"data: entry {name} of {path} lacks {error}") from None
         except (TypeError, AttributeError, IndexError) as error:
             raise Refusal(f"data: entry {name} of {path} has a field of the wrong kind: {error}") from None
+    rows.report_left_out(path, len(entries), reasons, first, "tasks")
     if not found:
         raise Refusal(f"data: no entry of {path} can be used")
     return found

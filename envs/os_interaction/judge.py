@@ -223,7 +223,8 @@ def skipped(
 ) -> str:
     """Describe the skipped tasks in a split of a file; also print this if any task is left.
 
-    Raise ValueError for a file with many tasks that do not end, before all are tried.
+    Raise ValueError for a file with many tasks that do not end, before all are tried, and for one with more unusable
+    tasks than others.
     """
     tasks, bad, endless = os_data.read(path, scripts, splits)[split], [], 0
     for number, task in enumerate(tasks, 1):
@@ -237,6 +238,8 @@ def skipped(
         return ""
     task, why = bad[0]
     said = f"{len(bad)} of {len(tasks)} tasks are unusable; the first, {task.instruction[:60]!r}: {why}"
+    if len(bad) < len(tasks) < 2 * len(bad):
+        raise Refusal(f"data: {path}, split {split}: {said}; a file of which more than half is unusable is refused")
     if len(bad) < len(tasks):
         print(f"data: {path}, split {split}: {said}", file=sys.stderr)
     return said

@@ -54,7 +54,7 @@ from math import isfinite, sqrt
 from random import Random
 
 from envs import common, prompt_file, rows
-from envs.answers import NUMBERS, last_number
+from envs.answers import final_number
 from envs.base import Step
 from envs.common import split_of
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
@@ -289,9 +289,11 @@ class Env(OwnSplits):
 
 
 def task_of_row(row: dict) -> str:
-    """Return the canonical task of a row of GSM8K; "" for any other row."""
-    problem = of_row(row)
-    return problem.task if problem else ""
+    """Return the canonical task of a row of GSM8K. Raise LeftOut for any other row."""
+    if problem := of_row(row):
+        return problem.task
+    texts = all(isinstance(row.get(name), str) and row[name].strip() for name in ("question", "answer"))
+    raise rows.LeftOut("no number behind ####" if texts else "no text as its question or its answer")
 
 
 def read_lines(reply: str) -> Plan | None:
@@ -343,7 +345,8 @@ def prediction_in(text: str) -> float | None:
     found = next((found["final_answer"] for found in objects_in(text) if "final_answer" in found), None)
     if type(found) in (int, float) and abs(found) < 1e300 and isfinite(found):
         return float(found)
-    return last_number(found if isinstance(found, str) and NUMBERS.search(found) else text[:MAX_REPLY])
+    said = final_number(found) if isinstance(found, str) else None
+    return final_number(text[:MAX_REPLY]) if said is None else said
 
 
 def independence(vectors: list[dict]) -> float:

@@ -7,6 +7,8 @@ are `3 times 12` and `result 1 minus 5`.
 import re
 from math import isfinite
 
+from envs.answers import GROUPED
+
 LETTERS = "abcdefgh"  # names of the lines' results, in order
 NUMBERED = {str(number): letter for number, letter in enumerate(LETTERS, 1)}  # "1" of `result 1` -> a
 ATOM = re.compile(r"\d+(?:\.\d+)?|\.\d+|[a-h]|[-+*/()]")  # a number, letter, sign or parenthesis of a line
@@ -14,7 +16,7 @@ SIGNS = {"plus": "+", "minus": "-", "times": "*", "divided by": "/", "multiplied
 SIGNS |= {"\N{MULTIPLICATION SIGN}": "*", "\N{DIVISION SIGN}": "/"}
 WORDS = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
 PIECE = re.compile(  # the same in words: a result, a number, a sign in words, a sign
-    r"result (?:of (?:part|step|subproblem) )?(\d+)\b|\$?(\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+    rf"result (?:of (?:part|step|subproblem) )?(\d+)\b|\$?({GROUPED}(?!\d)|\d+(?:\.\d+)?|\.\d+)"
     r"|\b(plus|minus|times|divided by|multiplied by|x)\b|([-+*/()\u00d7\u00f7])"
 )
 PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs.answers import number_of
+from envs.answers import marked_number
 from envs.planner.arithmetic import LETTERS, plain, with_results, work_out
 from envs.planner.templates import FIVE_OR_SIX, THREE_OR_FOUR, TWO_STEPS
 from envs.refusal import Refusal
@@ -20,7 +20,6 @@ from envs.refusal import Refusal
 TRIES = 100_000  # draws of numbers before a template counts as impossible
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivan", "June", "Kai", "Lena", "Milo", "Pia")
 MARK = re.compile(r"<<([^<>=]*)=[^<>]*>>")  # GSM8K's calculator mark
-ANSWER = re.compile(r"#### (-?[0-9.,]+)")  # GSM8K's own extraction
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,7 @@ def of_row(row: dict) -> Problem | None:
     question, answer = row.get("question"), row.get("answer")
     if not isinstance(question, str) or not isinstance(answer, str) or not question.strip():
         return None
-    found = ANSWER.search(answer)
-    truth = number_of(found[1]) if found else None
+    truth = marked_number(answer)
     if truth is None:
         return None
     marks = [mark.replace(" ", "") for mark in MARK.findall(answer)]

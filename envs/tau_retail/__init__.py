@@ -44,7 +44,8 @@ Prompts.  native: a system message with the rules, the tools as JSON schemas and
           of a list are separated by commas. `respond TEXT`, or a line without a tool's name, goes to the customer.
 
 Reward.   At the end: 1 if every record of the database equals the one after the task's own calls, and the agent has
-          written every output of the task to the customer (ignoring case and commas); else 0.
+          written every output of the task to the customer (ignoring case and commas; a number by its value); else 0.
+          Outputs do not count once it has written more than ten numbers that it has not read, from a tool or customer.
           info["shaped"]: 0.1 for finding the customer's user id; 0.1 for the first reading of each order in the task's
           calls, 0.2 for each right call that changes data, once each and together at most 0.9; 1 on success.
           info["valid"]: a tool without an error, or a well-formed respond.
@@ -64,6 +65,7 @@ From tau-bench's retail domain (MIT) at 59a200c. The differences:
   over too early, gets 0. Each generated task needs a change, an answer or a transfer, so that idleness never pays.
 - `user=model`: the base model plays the customer, as in the original, through Step.requests; the first line is still
   the scripted one (in the original's tasks: its first sentence).
+- An output is there for the original if it is part of any text, such as 5 of 15, and a list of guesses has all.
 - calculate takes at most 200 characters and has its own error messages. Python's message about wrong arguments is that
   of version 3.11. Only 8,000 characters of an action are read and 300 of an error shown.
 - The customer decides a generated task's split, so that customers of test tasks never appear in training.
@@ -78,7 +80,7 @@ from envs.base import Step
 from envs.own_splits import OwnSplits, check_splits
 from envs.refusal import Refusal
 from envs.requests import Request, Result
-from envs.tau_retail.customer import HEARD, STOP, Customer, model_chat, says
+from envs.tau_retail.customer import HEARD, STOP, Customer, model_chat
 from envs.tau_retail.database import Database
 from envs.tau_retail.expert import next_action
 from envs.tau_retail.original import load_tasks
@@ -143,6 +145,7 @@ class Env(OwnSplits):
         self.paid = 0.0
         self.turns, self.running, self.waiting = 0, True, False
         opening = self.chat[-1]["content"] if self.config.user == "model" else self.customer.opening()
+        self.customer.read(opening)
         if self.config.prompt == "short":
             return [{"role": "user", "content": f"{SHORTEST if self.errand.easy else SHORT}\n{opening}"}]
         system = prompt_file.chosen(self.config.prompt, NATIVE)
@@ -208,7 +211,8 @@ class Env(OwnSplits):
         text = arguments.get("content")
         self.formed = formed and isinstance(text, str)
         text = whole(text) if isinstance(text, str) else ""
-        self.unsaid = {output for output in self.unsaid if not says(text, output)}
+        self.customer.note(text)
+        self.unsaid = {output for output in self.unsaid if not self.customer.told(text, output)}
         line = self.customer.hear(text)
         if self.config.user == "rules":
             return self._result(line, self.formed, 0.0, line == STOP)
@@ -238,6 +242,7 @@ class Env(OwnSplits):
 
     def _result(self, observation: str, valid: bool, shaped: float, over: bool) -> Step:
         """Return the step. Only the last one of an episode has a reward."""
+        self.customer.read(observation)
         won = over and not self.unsaid and self.db.fingerprint() == self.truth
         truncated = not over and self.turns >= self.config.max_turns
         self.running = not (over or truncated)

@@ -10,11 +10,13 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from envs.answers import numbers_in
 from envs.tau_retail.hearing import asked_topics, asks_to_agree, plain, refuses
 from envs.tau_retail.shop import Shop
 from envs.tau_retail.tasks import Task
 from envs.tau_retail.wish import Wish
 
+MOST_GUESSES = 10  # numbers that an agent may write without having read them; more are a list that guesses
 STOP = "###STOP###"
 HEARD = 2000  # characters read of the agent's text
 REPEATS = 2  # times that a customer says the same line about a wish
@@ -47,6 +49,8 @@ class Customer:
     def __init__(self, task: Task, shop: Shop):
         self.task, self.mood = task, MOODS[task.mood]
         self.wishes = list(task.wishes)
+        self.seen: set[float] = set()  # numbers that the agent has read
+        self.guesses: set[float] = set()  # numbers that it has written without having read them
         self.index = 0
         user = shop.users[task.user_id]
         name, place = user["name"], user["address"]["zip"]
@@ -73,6 +77,18 @@ class Customer:
         """Note a call that failed: nothing more can be done if the original's ground truth fails there too."""
         self.tried = self.tried or (self.wish is not None and self.wish.fails(name, arguments))
 
+    def read(self, text: str) -> None:
+        """Note the numbers that the agent has read, from a tool or from the customer."""
+        self.seen |= numbers_in(text)
+
+    def note(self, text: str) -> None:
+        """Note the numbers of the agent's text that it has not read anywhere."""
+        self.guesses |= numbers_in(text) - self.seen
+
+    def told(self, text: str, output: str) -> bool:
+        """Return whether a text tells an output of the task. An agent that guesses many numbers tells none."""
+        return len(self.guesses) <= MOST_GUESSES and says(text, output)
+
     def hear(self, text: str) -> str:
         """Return the customer's reply."""
         line = self._reply(text)
@@ -87,7 +103,7 @@ class Customer:
         wish, low = self.wish, plain(text[:HEARD])
         if wish is None:
             return STOP
-        self.unsaid = {output for output in self.unsaid if not says(text, output)}
+        self.unsaid = {output for output in self.unsaid if not self.told(text, output)}
         if self._satisfied(wish):
             return self._go_on("Thank you.")
         asked, agree, no = asked_topics(low), asks_to_agree(low), refuses(low)
@@ -157,8 +173,11 @@ class Customer:
 
 
 def says(text: str, output: str) -> bool:
-    """Return whether a text contains an output of the task, ignoring case and commas."""
-    return output.lower() in text.lower().replace(",", "")
+    """Return whether a text contains an output of a task: a number by its value, words in any case, without commas."""
+    if len(numbers := numbers_in(output)) == 1 and re.fullmatch(r"[$\d.,]+", output):
+        return numbers <= numbers_in(text)
+    plain = re.escape(output.lower().replace(",", ""))
+    return bool(re.search(rf"(?<!\w){plain}(?!\w)", text.lower().replace(",", "")))
 
 
 # -- the customer as a model

@@ -297,7 +297,7 @@ def test_an_array_of_rows_plays_like_their_lines(indent, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "line"),
     [
-        (["{}"], "data: {path} has no usable row"),
+        (["{}"], "data: 1 of 1 rows of {path} left out: no program; the first is line 1; a file"),
         (["[1]"], "data: line 1 of {path} must be one object, as JSON or as a Python literal"),
         ([{"program": "p", "inputs": "", "output": "o"}, "nonsense"], "data: line 2 of {path} must be one object,"),
     ],

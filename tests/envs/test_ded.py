@@ -298,5 +298,5 @@ def test_cases_may_stand_without_their_object():
 def test_a_file_without_rows_is_one_line(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row(1, {"test_cases": []})))
-    with pytest.raises(ValueError, match=r"data: .* has no usable row"):
+    with pytest.raises(ValueError, match=r"data: .* left out: no "):
         Env(Config(data=str(path)))

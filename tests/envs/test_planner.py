@@ -22,8 +22,9 @@ from envs import planner
 from envs.common import SPLITS, split_of
 from envs.planner import Config, Env, independence, objects_in, prediction_in, read_json, read_lines, word_problems
 from envs.planner.arithmetic import arithmetic_in, in_words, work_out
-from envs.planner.word_problems import ANSWER, LEVELS, of_row
+from envs.planner.word_problems import LEVELS, of_row
 from envs.requests import Result
+from envs.rows import LeftOut
 from models import load_model, load_tokenizer
 from rl.batch import forward, make_batch
 from rl.config.words import parse
@@ -80,7 +81,7 @@ def test_a_solution_is_in_gsm8ks_format_and_right(level):
             for shown, result, again in marks:
                 assert eval(re.sub(r"\d+", r"Fraction(\g<0>)", shown), {"Fraction": Fraction}) == int(result) > 0
                 assert result == again
-            assert last == f"#### {marks[-1][1]}" and float(ANSWER.search(problem.answer)[1]) == problem.truth
+            assert last == f"#### {marks[-1][1]}" and float(last.removeprefix("#### ")) == problem.truth
             numbers = set(re.findall(r"\d+", problem.question))
             assert numbers <= set(problem.task.split(":")) and "{" not in problem.question + problem.answer
 
@@ -169,7 +170,9 @@ def test_rows_of_gsm8k():
         {**ROW, "question": " "},
         {**ROW, "answer": 3},
     ):
-        assert of_row(row) is None and planner.task_of_row(row) == ""
+        assert of_row(row) is None
+        with pytest.raises(LeftOut):
+            planner.task_of_row(row)
 
 
 def test_problems_from_a_file(tmp_path):
@@ -187,7 +190,7 @@ def test_problems_from_a_file(tmp_path):
         make(data="nowhere")
     file = tmp_path / "others.jsonl"
     file.write_text('{"question": "?"}\n')
-    with pytest.raises(ValueError, match=r"has no usable row"):
+    with pytest.raises(ValueError, match=r"1 of 1 rows of .* left out: no text as its question"):
         make(data=str(file))
 
 

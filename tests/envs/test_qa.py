@@ -169,7 +169,7 @@ def test_the_number_of_a_text(text, number):
 
 
 FORMS = ["{0}", "{0:,}", "${0:,}", "{0}.0", "{0}e0", "{0} kg", "{0}%", "{0}/1"]
-PLACES = ["{}", "So 1 + 2 = 3, or {}.", "3 then\n#### {}", "\\boxed{{{}}} after 7 steps", "#### {} 9", "**{}**"]
+PLACES = ["{}", "So 1 + 2 = 3, or {}.", "3 then\n#### {}", "\\boxed{{{}}} after 7 steps", "#### {} in all", "**{}**"]
 
 
 @pytest.mark.all_only

@@ -20,6 +20,7 @@ def braces(sh, word: Word) -> list[Word]:
     made = _alternatives(sh, atoms)
     if made == [atoms]:
         return [word]
+    sh.machine.tick(len(made) >> 1)
     return [make_word([Lit(atom) if type(atom) is str else atom for atom in _merged(parts)], "") for parts in made]
 
 

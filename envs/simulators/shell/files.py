@@ -83,6 +83,7 @@ class Machine:
         self.pids = 100  # the last process number given
         self.frozen = False  # whether a change raises Frozen
         self.jobs: list = []  # commands in the background that have not ended, and the one that runs now
+        self.turns = 0  # times that one of them has gone on
         self.job = self.shell = None  # self.shell: the interpreter of the running script
         self.deadline = inf  # when the innermost `timeout` ends
         self.processes: dict[int, tuple] = {}  # left over from earlier scripts: see jobs.alive

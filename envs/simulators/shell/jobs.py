@@ -11,6 +11,8 @@ from math import inf
 from envs.simulators.shell.files import Machine, Timeout
 
 SLICE = 4000  # steps that a job may take before others have their turn
+SWITCH = 16  # steps of a change of threads, which takes as long as so many others
+MOST_JOBS = 200  # commands in the background at a time: each is a thread
 AFTER = 20.0  # seconds that jobs go on after their script has ended
 SIGNALS = ["HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM"]
 SIGNALS += ["TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF"]
@@ -45,6 +47,7 @@ class Job:
         self.status, self.signal = 0, ""
         self.reported = False  # whether the shell has printed or waited for its end
         self.deadline, self.nice = inf, 0.05
+        self.resumed = 0  # the machine's count of turns at its last one
         self.failure: BaseException | None = None
         self.turn, self.back = threading.Semaphore(0), threading.Semaphore(0)
         machine.jobs.append(self)
@@ -107,10 +110,12 @@ class Job:
 def advance(machine: Machine, until: float) -> None:
     """Set the clock to a later time, and let the jobs run whose time comes before it."""
     while ready := [job for job in machine.jobs if job.wake <= until]:
-        job = min(ready, key=lambda job: job.wake)
+        job = min(ready, key=lambda job: (job.wake, job.resumed))  # of equal ones, the job that has waited longest
+        machine.turns += 1
+        job.resumed = machine.turns
         machine.clock = max(machine.clock, job.wake)
         job.resume()
-        machine.tick()
+        machine.tick(SWITCH)
         if machine.shell.doomed:
             raise Killed(machine.shell.doomed, machine.shell)
     machine.clock = max(machine.clock, until)

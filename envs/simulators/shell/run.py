@@ -14,7 +14,7 @@ from envs.simulators.shell.commands import COMMANDS
 from envs.simulators.shell.control import Control
 from envs.simulators.shell.expand import ExpansionFailed, ReadOnly
 from envs.simulators.shell.files import TICK, Hangup, Node, Timeout, text
-from envs.simulators.shell.jobs import ENDED, HARMLESS, NUMBERS, Expired, Job, Killed, advance, wait_for
+from envs.simulators.shell.jobs import ENDED, HARMLESS, MOST_JOBS, NUMBERS, Expired, Job, Killed, advance, wait_for
 from envs.simulators.shell.parse import Parser
 from envs.simulators.shell.printing import traced
 from envs.simulators.shell.process import PIPE_SIZE, Process, Stream, pipe
@@ -131,6 +131,9 @@ class Interpreter(Control):
     # -- subshells and pipelines
 
     def background(self, command: tree.Background) -> int:
+        if len(self.machine.jobs) >= MOST_JOBS:
+            self.complain("fork: Resource temporarily unavailable")
+            raise Exit(254)  # as bash ends
         self.machine.tick(1000)  # for the thread
         shell = self.fork()
         shell.fds[0] = Stream(self.machine, Node("device", 0o666, "null"))
@@ -144,7 +147,8 @@ class Interpreter(Control):
 
     def fork(self) -> "Interpreter":
         """Return a copy for a subshell: only its changes to files are shared."""
-        self.machine.tick(16)
+        held = len(self.functions) + len(self.args) + sum(map(Var.size, self.vars.values()))
+        self.machine.tick(16 + held // 8)  # time and memory grow with what is copied
         shell = object.__new__(Interpreter)
         shell.__dict__.update(self.__dict__)
         shell.launch = shell.run_for

@@ -45,6 +45,10 @@ class Var:
         value = dict(self.value) if isinstance(self.value, dict) else self.value
         return Var(value, self.exported, self.readonly, self.integer, self.case, self.kind)
 
+    def size(self) -> int:
+        """Return how many values a copy has to copy, at least 1."""
+        return 1 + len(self.value) if type(self.value) is dict else 1
+
     def scalar(self) -> str | None:
         """Return the value of the bare name."""
         if type(self.value) is dict:
@@ -292,6 +296,7 @@ class State(Process):
         if kind == "A" and made and all(index is None for index, _, _ in made):
             flat = [value for _, value, _ in made] + [""]
             made = [(plain_word(key), value, False) for key, value in zip(flat[::2], flat[1::2], strict=False)]
+        self.machine.tick(len(var.value) >> 8)  # the largest index is looked for
         following = max(var.value, default=-1) + 1 if kind == "a" else 0
         for index, value, more in made:
             place = following if index is None else self.key(var, index, name)
