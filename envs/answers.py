@@ -76,7 +76,9 @@ JOINED = re.compile(r"[\d)\]}%] ?(?:or|to|through) (?:[A-Za-z] ?= ?)?\Z", re.IGN
 HEADING = re.compile(r"[.):] ?[^\W\d]")  # behind `#### 2`: a title of a part, no answer
 NAMED = re.compile(r"[\s$*(]*(?:[A-Za-z]\w* ?(?:=|\u2248|:) ?)?[\s$*]*\Z")  # before the number of a box
 RAISES = re.compile(r"[^\W\d][\^_]\{?-?\Z")  # before the 2 of cm^2, and the 1 of x_1
-PART_OF = re.compile(r"[\w)]\(\Z|\\\w+ ?\{\Z|[_^\\]\{?\Z|[\w)]/\Z|\d[:.,]\Z|}\{\Z")  # f(2), \sqrt{2}, x_1, x/2, 12:30
+PART_OF = re.compile(
+    r"[\w)]\(\Z|\\\w+ ?\{\Z|[_^\\]\{?\Z|(?<![^\W\d_])[^\W\d_]/\Z|[\d)]/\Z|\d[:.,]\Z|}\{\Z"
+)  # f(2), \sqrt{2}, x_1, x/2, 12:30
 UNITS = re.compile(r"[\s$*]*(?:[%°$€£]|[^\W\d_]|[ ./·-](?=[^\W\d_])|\^\{?-?\d\}?)*[\s$*.,;]*\Z")  # behind it
 Number = int | float
 
@@ -229,7 +231,7 @@ def _continues(left: str, right: str, number: str) -> bool:
     """Return whether what stands on either side makes a number a part of an expression, list, date or range."""
     tag = re.search(r"<[^<>]{1,30}>\Z", left)
     if re.search(r"[_^\\(\[{/.:,]\Z", left) and re.search(
-        r"[\w)]\(\Z|\\\w+ ?\{\Z|[_^\\]\{?\Z|[\w)]/\Z|\d[:.,]\Z|}\{\Z", left
+        r"[\w)]\(\Z|\\\w+ ?\{\Z|[_^\\]\{?\Z|(?<![^\W\d_])[^\W\d_]/\Z|[\d)]/\Z|\d[:.,]\Z|}\{\Z", left
     ):
         return True  # f(2), \sqrt{2}, x_1, x^2, 1/2/2024, 12:30
     if not tag and re.search(r"[<>\u2264\u2265\u2260\u00b1√]=? ?\Z|[\w)\]}%] ?[\u00d7\u00f7\u00b7+] ?\Z", left):
