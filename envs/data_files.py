@@ -3,6 +3,7 @@
 import json
 from ast import literal_eval
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,10 +32,23 @@ def read_json(path: str | Path, lines: bool = False) -> Any:
     try:
         if text.count("[") + text.count("{") > MOST_LISTS:
             raise Refusal(f"more than {MOST_LISTS:,} lists and objects")
-        found = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
+        read = partial(json.loads, object_pairs_hook=unique)
+        found = [read(line) for line in text.splitlines() if line.strip()] if lines else read(text)
         return whole(found, text)
     except (ValueError, RecursionError) as error:
         raise Refusal(f"data: {path} is not JSON: {error}") from None
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these keys and values. Raise ValueError for a key that stands twice: one of its values would
+    be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise Refusal(
+            f"the key {next(name for name in names if names.count(name) > 1)[:80]!r} stands twice in an object"
+        )
+    return found
 
 
 def whole(value: Any, text: str) -> Any:

@@ -26,6 +26,7 @@ Splits.   By a hash of the question, whatever its white space; splits=own plays 
 Expert.   The answer column, as it is.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -59,6 +60,7 @@ class Config:
         check_splits(self)
         for path in set(files_of(self.data).values()) if self.data else ():
             rows.row_places(path, reader(self), once=True)
+            say_unread(self, path)
 
 
 class Env(OwnSplits):
@@ -110,6 +112,15 @@ class Env(OwnSplits):
             return answer_of(self.row, self.config.answer_column)
         except ValueError as error:
             raise RuntimeError(f"there is no expert for a row of {self.config.data}: {error}") from None
+
+
+@lru_cache
+def say_unread(config: Config, path: str) -> None:
+    """Print the columns of a file's first row that a rule does not read; a function reads what it wants."""
+    row = rows.row_of(path, rows.places_in_order(path, reader(config), once=True)[0])
+    _, unread = conversation(row, config.prompt_column)
+    if unread := sorted(unread - {config.answer_column}) if config.match in RULES else []:
+        print(f"data: columns of {path} that are not read: {', '.join(map(repr, unread[:12]))}", file=sys.stderr)
 
 
 @lru_cache

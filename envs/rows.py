@@ -10,13 +10,13 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 
 from envs import parquet
 from envs.common import SPLITS, check_file, split_of
-from envs.data_files import read_json, read_lines, whole
+from envs.data_files import read_json, read_lines, unique, whole
 from envs.refusal import Refusal
 
 
@@ -28,12 +28,18 @@ MOST_LITERAL = 1 << 20  # characters of a Python literal, whose syntax tree is m
 
 
 def unpack(value):
-    """Return the value of a string that holds JSON or a Python literal; return any other value unchanged."""
+    """Return the value of a string that holds JSON or a Python literal; return any other value unchanged.
+
+    Raise ValueError for JSON in which a key stands twice.
+    """
     if not isinstance(value, str):
         return value
-    for read in (json.loads, ast.literal_eval)[: 2 if len(value) <= MOST_LITERAL else 1]:
+    readers = (partial(json.loads, object_pairs_hook=unique), ast.literal_eval)
+    for read in readers[: 2 if len(value) <= MOST_LITERAL else 1]:
         try:
             return read(value)
+        except Refusal:
+            raise
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             pass
     return value
