@@ -1,8 +1,10 @@
 """Read data files of strangers: their size and the number of their values are bounded."""
 
 import json
+import sys
 from ast import literal_eval
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -59,6 +61,14 @@ def whole(value: Any, text: str) -> Any:
     except UnicodeEncodeError:
         raise Refusal("half a surrogate pair in a string") from None
     return value
+
+
+def say_unread(path: str | Path, entries: Iterable[dict], read: set[str]) -> None:
+    """Print the keys of a file's entries that are not among those that are read, with how many entries have them."""
+    unread = Counter(key for entry in entries if isinstance(entry, dict) for key in entry.keys() - read)
+    if unread:
+        keys = ", ".join(f"{key!r} ({count:,})" for key, count in sorted(unread.most_common(12)))
+        print(f"data: keys of {path} that are not read: {keys}", file=sys.stderr)
 
 
 def plain_entry(entry: dict, nested: tuple[str, ...]) -> dict:

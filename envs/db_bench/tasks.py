@@ -9,7 +9,7 @@ from functools import lru_cache
 from random import Random
 
 from envs.common import SPLITS, check_file, split_of
-from envs.data_files import plain_entry, read_json
+from envs.data_files import plain_entry, read_json, say_unread
 from envs.db_bench.templates import POOLS, TABLES, TEMPLATES
 from envs.refusal import Refusal
 from envs.simulators.mysql import Database, digest
@@ -50,6 +50,7 @@ MEASURES = {  # name -> its value for the numbers of a group
     "spread": lambda group: max(group) - min(group),
     "mean": lambda group: -(-sum(group) // len(group)),
 }
+READ = {"instruction", "table_info", "answer_info", "skill_list"}  # keys of an entry; the others are said
 NESTED = ("table_info", "answer_info", "skill_list")  # fields of an entry that hold lists or objects
 TABLES_TRIED, TASKS_TRIED = 100, 12  # draws before a split counts as empty
 
@@ -255,6 +256,8 @@ def read_data(path: str) -> dict[str, list[dict]] | dict[str, dict]:
         data = {str(number): entry for number, entry in enumerate(data)}
     if not isinstance(data, dict) or not data:
         raise Refusal(f"data: {path!r} must hold {{number: entry}} or {{skill: [entry, ...]}}")
+    lists = (value if isinstance(value, list) else [value] for value in data.values())
+    say_unread(path, (entry for entries in lists for entry in entries), READ)
     return data
 
 

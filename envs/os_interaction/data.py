@@ -17,12 +17,16 @@ from pathlib import Path
 
 from envs import rows
 from envs.common import SPLITS, check_file, split_of
-from envs.data_files import plain_entry, read_json, read_text
+from envs.data_files import plain_entry, read_json, read_text, say_unread
 from envs.http.exchange import plain
 from envs.os_interaction.tasks import Python, Task
 from envs.own_splits import files_of
 from envs.refusal import Refusal
 
+READ = {  # keys of an entry of either set; the others are said
+    *("instruction", "skill_list", "initialization_command_item", "evaluation_info", "description", "labels"),
+    *("create", "start", "evaluation", "raw_entry_hash"),
+}
 NESTED = ("initialization_command_item", "evaluation_info", "skill_list")  # fields that hold lists or objects
 MOST_PATTERN = 1000  # characters of an answer's pattern
 
@@ -46,6 +50,7 @@ def _read(path: str, scripts: str) -> list[Task]:
     """Return the tasks of a file, in its order."""
     check_file("a file of LifelongAgentBench or AgentBench", path)
     found, reasons, first, entries = [], Counter(), "", _entries(path)
+    say_unread(path, entries.values(), READ)
     for name, entry in entries.items():
         try:
             task = _lifelong(entry) if "instruction" in entry else _agent_bench(entry, scripts)

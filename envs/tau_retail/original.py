@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from envs.common import SPLITS, split_of
+from envs.data_files import say_unread
 from envs.own_splits import files_of
 from envs.refusal import Refusal
 from envs.tau_retail.database import Database
@@ -39,6 +40,9 @@ WAVERS = re.compile(
 )
 
 
+READ = {"instruction", "user_id", "actions", "outputs", "annotator"}  # keys of a task; the others are said
+
+
 @lru_cache(maxsize=4)
 def load_tasks(folder: str, splits: str = "hash") -> dict[str, list[Task]]:
     """Return {split: tasks}, by a hash of the task or of the folder's own files: tasks_train.json, tasks_dev.json,
@@ -56,8 +60,9 @@ def load_tasks(folder: str, splits: str = "hash") -> dict[str, list[Task]]:
 
 def _read(folder: str, name: str) -> list[Task]:
     """Return the tasks of a file of the folder, in its order."""
-    shop, tasks = load_shop(folder), []
-    for number, row in enumerate(read_json(folder, name, list)):
+    shop, tasks, rows = load_shop(folder), [], read_json(folder, name, list)
+    say_unread(f"{folder}/{name}", rows, READ)
+    for number, row in enumerate(rows):
         try:
             tasks.append(_from_row(row, shop))
         except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -1,10 +1,12 @@
 """Rows of data files that are left out: counted with a reason, and refused if most of a file goes."""
 
 import json
+from random import Random
 
 import pytest
 
 import envs
+from envs.db_bench.tasks import entry_of, read_data
 
 GSM = {"question": "{i} and 2?", "answer": "{i}+2 = <<{i}+2={sum}>>{sum}\n#### {sum}"}
 CASES = {"test_cases": [{"type": "stdin_stdout", "input": "1", "output": "1"}]}
@@ -89,3 +91,30 @@ def test_entries_of_agent_bench_in_other_languages_are_counted(tmp_path, capsys)
     path.write_text(json.dumps([good, bad, bad, bad]))
     with pytest.raises(ValueError, match=r"3 of 4 tasks of .* more than half"):
         envs.make("os_interaction", data=str(path))
+
+
+@pytest.mark.parametrize("key", ["reward", "system", "max_turns", "évaluation"])
+def test_a_key_of_a_data_file_that_is_not_read_is_named(key, tmp_path, capsys):
+    """LifelongAgentBench's and tau-bench's files: what an entry says beside the known keys is not dropped unsaid."""
+    env = envs.make("db_bench")
+    entry = entry_of(env._draw(Random(0), "train"))
+    (tmp_path / "tables.json").write_text(json.dumps([entry, entry | {key: 1}]))
+    read_data(str(tmp_path / "tables.json"))
+    assert f"that are not read: {key!r} (1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ['{"question": "1?", "answer": "1", "answer": "2"}', '{"a": {"b": 1, "b": 2}}'])
+def test_a_key_that_stands_twice_is_refused(text, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(text)
+    with pytest.raises(ValueError, match="stands twice"):
+        envs.make("qa", data=str(tmp_path / "rows.jsonl"))
+    (tmp_path / "rows.json").write_text(f"[{text}]")
+    with pytest.raises(ValueError, match="stands twice"):
+        envs.make("qa", data=str(tmp_path / "rows.json"))
+
+
+def test_columns_of_questions_that_are_not_read_are_named(tmp_path, capsys):
+    rows = [{"question": f"{i}?", "answer": "1", "topic": "x", "messages": []} for i in range(3)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    envs.make("qa", data=str(tmp_path / "rows.jsonl"))
+    assert "that are not read: 'messages', 'topic'" in capsys.readouterr().err
