@@ -103,4 +103,5 @@ def main(keys: Keys) -> None:
 
 
 if __name__ == "__main__":
+    sys.path[:0] = [str(FOLDER.parent / room) for room in ("", "envs", "parity")]  # as pytest puts them
     main(*program.parse(sys.argv[1:], "tests/golden.py", Keys, about=__doc__))

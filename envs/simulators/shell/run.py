@@ -148,7 +148,7 @@ class Interpreter(Control):
     def fork(self) -> "Interpreter":
         """Return a copy for a subshell: only its changes to files are shared."""
         held = len(self.functions) + len(self.args) + sum(map(Var.size, self.vars.values()))
-        self.machine.tick(16 + held // 8)  # time and memory grow with what is copied
+        self.machine.tick(16 + held // 3)  # time and memory grow with what is copied
         shell = object.__new__(Interpreter)
         shell.__dict__.update(self.__dict__)
         shell.launch = shell.run_for
