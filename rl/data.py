@@ -178,8 +178,9 @@ def to_episode(
 
 
 def _prompt_digest(messages: list[dict]) -> str:
-    """Return the hash of the conversation up to the first message of the assistant, whatever its white space."""
-    asked = list(takewhile(lambda message: message["role"] != "assistant", messages)) or messages
+    """Return the hash of the conversation up to the first reply to the user, whatever its white space."""
+    first = next((i for i, message in enumerate(messages) if message["role"] == "user"), 0)  # behind a greeting
+    asked = [*messages[:first], *takewhile(lambda message: message["role"] != "assistant", messages[first:])]
     words = [(message["role"], message["content"].split()) for message in asked]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 

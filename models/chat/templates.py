@@ -235,7 +235,11 @@ class Template:
             raise Refusal(
                 f"the chat template does not end {show(self.mark, text)[-60:]!r} with {show(self.mark, self.end)}"
             )
-        return self._before, text[: text.rindex(self.end) + len(self.end)]
+        text = text[: text.rindex(self.end) + len(self.end)]
+        thought = content.rpartition(ANSWER)[0].removeprefix(THINK).removeprefix(THINK.strip())
+        if not _is_in(self._disguise.reveal(self._disguise.hide(thought)), text):
+            raise Refusal("the chat template leaves out the thoughts of a reply, which would not be learned")
+        return self._before, text
 
     @with_deadline
     def follow_up(self, closed: bool, messages: list[dict]) -> tuple[str, str]:
@@ -326,6 +330,11 @@ def _check_whole(messages: list[dict], tools: list[dict] | None, rendered: str) 
         check(message["content"].rpartition(ANSWER)[2] if is_reply else message["content"], LEFT_OUT[message["role"]])
         for text in _texts(message.get("tool_calls")):
             check(text, "tool_calls: write the calls into the content, as text")
+
+
+def _is_in(text: str, rendered: str) -> bool:
+    """Return whether the longest line of a text is in a rendering."""
+    return max((line.strip() for line in text.splitlines()), key=len, default="") in rendered
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -1,44 +1,48 @@
 """What an adapter was trained over, written beside it, and compared wherever an adapter is used.
 
 An adapter's numbers mean something only over its base, read through its tokenizer and chat template. train.py
-(resume_from=), eval.py, merge.py, rl.serve and rl.chat compare all of them here. Of an adapter that another program
-wrote, what its folder holds is compared: the base that its config names, a tokenizer, a template.
+(resume=, resume_from=), eval.py, merge.py, rl.serve and rl.chat compare all of them here. Of an adapter that another
+program wrote, what its folder holds is compared: the base that its config names, a tokenizer, a template.
 """
 
 import hashlib
 import json
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
+import torch
+from safetensors import safe_open
+
 import lora
 from models.chat.templates import default_template, read_template
+from models.config import read_config
 from models.json_file import parse_json, read_bytes
-from models.weights import resolve
+from models.weights import resolve, weight_files
 from rl.config.refusals import Refusal
-from rl.run.digests import digest
 from rl.run.files import read_json
 
 FILE = "base.json"
+BLOCK, MOST_WEIGHTS = 2**20, 2**30  # of larger weights, every n-th block of a tensor is read
 MOST_BYTES, MOST_PARTS = 2**25, 2_000_000  # of a tokenizer.json
+ANYWHERE = ("dtype", "quant", "max_position_embeddings")  # settings of a config.json that a copy of a base may change
 WORDS = {
     "weights": "other weights than those that it was trained over",
+    "config": "another config.json than the one that it was trained over",
     "tokenizer": "another tokenizer than the one that it was trained with",
     "template": "another chat template than the one that it was trained with",
 }
 
 
 def identity(base: Path, quant: str) -> dict[str, str]:
-    """Return digests of a base's weights, tokenizer and template, and the quantisation; "" for what is not there."""
-    return {"weights": weights_digest(base), **texts(base), "quant": quant}
+    """Return digests of a base's weights, settings, tokenizer and template, and the quantisation; "" for what is not
+    there."""
+    return {"weights": weights_digest(base), "config": config_digest(base), **texts(base), "quant": quant}
 
 
-def texts(folder: Path) -> dict[str, str]:
-    """Return digests of the tokenizer and the chat template in a folder; "" for what is not there."""
-    try:
-        template = default_template(read_template(folder)) or ""
-    except ValueError:  # none that could be used
-        template = ""
-    return {"tokenizer": _tokenizer_digest(folder / "tokenizer.json"), "template": _sha256(template.strip())}
+def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """Return in words what differs between two identities, of what both have."""
+    return [WORDS[key] for key in WORDS if before.get(key) and before[key] != now[key]]
 
 
 def write(folder: Path, base: Path, quant: str) -> None:
@@ -49,64 +53,107 @@ def write(folder: Path, base: Path, quant: str) -> None:
 def check(adapter: Path, base: Path, quant: str) -> None:
     """Raise ValueError if the adapter was trained over another base, tokenizer or chat template than this base's.
 
-    Print a line for another quantisation, and for a base that only has another name.
+    Print a line for another quantisation, and for a named base of which nothing can be compared.
     """
-    before, now = recorded(adapter), identity(base, quant)
-    changed = [WORDS[key] for key in WORDS if before.get(key) and before[key] != now[key]]
-    if changed:
+    before, named = recorded(adapter, base), lora.read_adapter_config(adapter).get("base_model_name_or_path")
+    if changed := differences(before, identity(base, quant)):
         mend = "give model= the base that it was trained over"
-        if WORDS["weights"] not in changed:
+        if not {WORDS["weights"], WORDS["config"]} & set(changed):
             mend += f", or a copy of {base} with the adapter's tokenizer and template files"
         raise Refusal(f"{adapter}: {base} has {' and '.join(changed)}: {mend}")
     if before.get("quant", quant) != quant:
         print(f"{adapter} was trained over quant={before['quant']}, and is used over quant={quant}")
-    named = lora.read_adapter_config(adapter).get("base_model_name_or_path")
-    if named and not before.get("weights") and not Path(named).is_dir() and str(base) != named and named != "tiny":
+    is_named = not named or named == "tiny" or named.split("@")[0].replace("/", "--") in str(base)
+    if not is_named and not before.get("weights") and str(base) != named:
         print(f"{adapter} names the base {named}; whether {base} has its weights is not known")
 
 
-def recorded(adapter: Path) -> dict[str, str]:
+def recorded(adapter: Path, base: Path) -> dict[str, str]:
     """Return what is known of an adapter's base: from FILE, from its run's origin.json, or from the files beside it."""
     if (adapter / FILE).is_file():
         try:
             return {key: str(value) for key, value in dict(read_json(adapter / FILE)).items()}
         except (ValueError, TypeError) as error:
             raise Refusal(f"{adapter / FILE}: damaged ({error})") from None
-    found = texts(adapter)
+    found = texts(adapter, of=base)
     try:
-        found["weights"] = str(read_json(adapter.parent / "origin.json")["weights"])
+        return found | dict(read_json(adapter.parent / "origin.json")["base"])
     except (OSError, ValueError, LookupError, TypeError):
         named = lora.read_adapter_config(adapter).get("base_model_name_or_path")
         if named and Path(named).is_dir():
-            found["weights"] = weights_digest(resolve(named))
+            found |= {"weights": weights_digest(resolve(named)), "config": config_digest(resolve(named))}
     return found
 
 
+def texts(folder: Path, of: Path | None = None) -> dict[str, str]:
+    """Return digests of the tokenizer and the chat template in a folder; "" for what is not there.
+
+    of: a base; added tokens that its tokenizer lacks do not count: programs add a token for padding.
+    """
+    try:
+        template = default_template(read_template(folder)) or ""
+    except ValueError:  # none that could be used
+        template = ""
+    known = {token["content"] for token in _spec(of).get("added_tokens", [])} if of else None
+    return {"tokenizer": _tokenizer_digest(_spec(folder), known), "template": _sha256(template.strip())}
+
+
+def config_digest(base: Path) -> str:
+    """Return the digest of the settings that decide what a base computes."""
+    settings = {key: value for key, value in asdict(read_config(base)).items() if key not in ANYWHERE}
+    return _sha256(json.dumps(settings, sort_keys=True))
+
+
 def weights_digest(base: Path) -> str:
-    """Return the digest of a base's weight files; it is computed once for files that do not change."""
-    files = sorted(base.glob("*.safetensors"))
-    return _digest(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files)) if files else ""
+    """Return the digest of a base's weights, in whatever files they are; "" without files."""
+    try:
+        files = weight_files(base / "model.safetensors.index.json", base / "model.safetensors")
+    except FileNotFoundError:
+        return ""
+    return _digest(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # a base is asked for at each save
 def _digest(files: tuple[tuple[Path, int, int], ...]) -> str:
-    return digest(path for path, _, _ in files)
+    step, tensors = -(-sum(size for _, size, _ in files) // MOST_WEIGHTS) or 1, {}
+    for path, _, _ in files:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            for name in file.keys():  # noqa: SIM118  (not a dict)
+                tensor = file.get_tensor(name)
+                content = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}".encode())
+                flat = tensor.contiguous().flatten().view(torch.uint8).numpy()
+                for at in range(0, len(flat), step * BLOCK):
+                    content.update(flat[at : at + BLOCK])
+                tensors[name] = content.hexdigest()
+    return _sha256(json.dumps(tensors, sort_keys=True))
 
 
-def _tokenizer_digest(path: Path) -> str:
-    """Return the digest of the parts of a tokenizer.json that make ids: other programs write the rest anew."""
-    if not path.is_file():
+def _spec(folder: Path) -> dict:
+    """Return the object in a folder's tokenizer.json; {} for none that could be used."""
+    path = folder / "tokenizer.json"
+    try:
+        spec = parse_json(read_bytes(path, MOST_BYTES), MOST_PARTS) if path.is_file() else {}
+    except ValueError:
+        spec = {}
+    return spec if isinstance(spec, dict) else {}
+
+
+def _tokenizer_digest(spec: dict, known: set[str] | None) -> str:
+    """Return the digest of the parts of a tokenizer.json that make ids: other programs write the rest anew.
+
+    known: the added tokens that count; None: all of them.
+    """
+    if not spec:
         return ""
     try:
-        spec = parse_json(read_bytes(path, MOST_BYTES), MOST_PARTS)
         model = {key: spec["model"].get(key) for key in ("type", "vocab", "byte_fallback", "unk_token")}
         merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in spec["model"].get("merges") or []]
-        added = sorted((token["id"], token["content"]) for token in spec.get("added_tokens", []))
-        return _sha256(
-            json.dumps([model, merges, added, spec.get("normalizer"), spec.get("pre_tokenizer")], sort_keys=True)
-        )
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return _sha256(path.name)  # no tokenizer that could be used
+        added = [(token["id"], token["content"]) for token in spec.get("added_tokens", [])]
+        added = sorted(token for token in added if known is None or token[1] in known)
+        parts = [model, merges, added, spec.get("normalizer"), spec.get("pre_tokenizer")]
+        return _sha256(json.dumps(parts, sort_keys=True))
+    except (LookupError, TypeError, AttributeError):
+        return _sha256("damaged")
 
 
 def _sha256(text: str) -> str:

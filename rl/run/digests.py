@@ -17,6 +17,7 @@ from envs.prompt_file import ENDINGS
 from models.weights import resolve
 from rl.config.fields import Config
 from rl.config.refusals import Refusal, one_line
+from rl.run import bases
 from rl.run.files import code_digests, read_json, sha256, verify, write_text
 from rl.tasks import file_of, mixture
 
@@ -28,7 +29,7 @@ TASK_FILES = (".data", ".scripts")  # options of environments that name a file o
 def origin(cfg: Config) -> dict[str, Any]:
     """Return the digests of what this run begins from."""
     return {
-        "weights": digest(resolve(cfg.model).glob("*.safetensors")),
+        "base": bases.identity(resolve(cfg.model), cfg.quant),
         "data": sha256(Path(cfg.data)) if cfg.data else "",
         "tasks": task_files(cfg),
         "torch": torch.__version__,
@@ -81,14 +82,21 @@ def check(cfg: Config, run: Path) -> None:
     try:
         before = read_json(path)
         files, tasks, torch_before = dict(before["code"]), dict(before.get("tasks", {})), one_line(before["torch"])
+        base = {key: str(value) for key, value in dict(before.get("base", {})).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refusal(f"{path}: damaged ({error}); without the file nothing is compared") from None
-    now, model, data = origin(cfg), f"model={cfg.model}", f"data={cfg.data}"
-    inputs_before = {model: before.get("weights"), data: before.get("data"), **tasks}
-    inputs_now = {model: now["weights"], data: now["data"], **now["tasks"]}
+    now, data = origin(cfg), f"data={cfg.data}"
+    if changed := bases.differences(base, now["base"]):
+        raise Refusal(f"resume={run}: model={cfg.model} has changed since the run began: {' and '.join(changed)}")
+    inputs_before = {data: before.get("data"), **tasks}
+    inputs_now = {data: now["data"], **now["tasks"]}
+    if not base:  # of an earlier version
+        inputs_before[f"model={cfg.model}"] = before.get("weights")
+        inputs_now[f"model={cfg.model}"] = digest(resolve(cfg.model).glob("*.safetensors"))
     for word in inputs_before.keys() & inputs_now.keys():  # an option with another value is another setting
         if inputs_before[word] != inputs_now[word]:
-            raise Refusal(f"resume={run}: {word} has changed since the run began; it must stay as it was")
+            other = ", or another file is given" if word == data else ""
+            raise Refusal(f"resume={run}: {word} has changed since the run began{other}; it must stay as it was")
     check_moved(cfg, run, tasks, now["tasks"])
     if torch_before != now["torch"]:
         print(f"torch is {now['torch']}, and was {torch_before} when the run began: numbers may differ")

@@ -45,6 +45,9 @@ def changed(base: Path, folder: Path, what: str) -> Path:
         tensors = load_file(folder / "model.safetensors")
         tensors["model.norm.weight"] += 1
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    elif what == "config":
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
     elif what == "template":
         config = json.loads((folder / "tokenizer_config.json").read_text())
         config["chat_template"] = config["chat_template"].replace("user", "USER") + "{# another #}"
@@ -68,7 +71,7 @@ def ways_in(adapter: Path, base: Path, out: Path) -> dict:
     }
 
 
-@pytest.mark.parametrize("what", ["weights", "tokenizer", "template"])
+@pytest.mark.parametrize("what", ["weights", "config", "tokenizer", "template"])
 @pytest.mark.parametrize("way", ["train", "eval", "merge", "serve"])
 def test_another_base_is_refused_on_every_way_in(what, way, base, adapter, tmp_path):
     other = changed(base, tmp_path / "other", what)
@@ -79,8 +82,16 @@ def test_another_base_is_refused_on_every_way_in(what, way, base, adapter, tmp_p
 
 @pytest.mark.parametrize("way", ["train", "eval", "serve"])
 def test_a_copy_of_the_base_is_the_same_base(way, base, adapter, tmp_path):
-    """Where the base lies does not matter, nor how its tokenizer's file is written."""
+    """Where the base lies, in how many files, and how its tokenizer's file is written does not matter."""
     copy = shutil.copytree(base, tmp_path / "moved")
+    tensors = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
+    halves = [dict(list(tensors.items())[::2]), dict(list(tensors.items())[1::2])]
+    names = {name: f"shard-{number}.safetensors" for number, half in enumerate(halves) for name in half}
+    for number, half in enumerate(halves):
+        save_file(half, copy / f"shard-{number}.safetensors", metadata={"format": "pt"})
+    (copy / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    save_file({"stray": tensors["model.norm.weight"]}, copy / "stray.safetensors")
     spec = json.loads((copy / "tokenizer.json").read_text())
     spec["padding"] = None
     spec["model"]["merges"] = [pair if isinstance(pair, str) else " ".join(pair) for pair in spec["model"]["merges"]]
@@ -93,7 +104,7 @@ def test_what_another_program_left_beside_an_adapter_is_compared(base, adapter, 
     foreign = shutil.copytree(adapter, tmp_path / "foreign")
     (foreign / bases.FILE).unlink()
     bases.check(foreign, base, "none")
-    for what in ("weights", "tokenizer", "template"):
+    for what in ("weights", "config", "tokenizer", "template"):
         with pytest.raises(ValueError, match=what):
             bases.check(foreign, changed(base, tmp_path / what, what), "none")
     config = json.loads((foreign / "adapter_config.json").read_text())
@@ -104,6 +115,15 @@ def test_what_another_program_left_beside_an_adapter_is_compared(base, adapter, 
     (foreign / "tokenizer.json").unlink()
     (foreign / "tokenizer_config.json").unlink()
     bases.check(foreign, changed(base, tmp_path / "any", "tokenizer"), "none")  # nothing says what it was
+
+
+def test_an_added_token_for_padding_is_no_other_tokenizer(base, adapter, tmp_path):
+    foreign = shutil.copytree(adapter, tmp_path / "foreign")
+    (foreign / bases.FILE).unlink()
+    spec = json.loads((foreign / "tokenizer.json").read_text())
+    spec["added_tokens"].append({**spec["added_tokens"][-1], "id": 99999, "content": "<|pad|>"})
+    (foreign / "tokenizer.json").write_text(json.dumps(spec))
+    bases.check(foreign, base, "none")
 
 
 def test_another_quantisation_is_said(base, adapter, capsys):

@@ -487,9 +487,19 @@ def test_a_link_in_the_place_of_a_folder_is_removed_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"] and any((tmp_path / "elsewhere").iterdir())
 
 
-def test_weights_that_changed_are_refused(run):
+@pytest.mark.parametrize("part", ["weights", "config", "tokenizer", "template"])
+def test_a_base_that_changed_is_refused(part, run):
     path = run / "origin.json"
     saved = json.loads(path.read_text())
+    path.write_text(json.dumps({**saved, "base": saved["base"] | {part: "0" * 64}}))
+    with pytest.raises(ValueError, match=f"model=tiny has changed since the run began: .*{part}"):
+        train.main(parse([f"resume={run}", "epochs=4"]))
+
+
+def test_weights_that_changed_since_a_run_of_an_earlier_version_are_refused(run):
+    path = run / "origin.json"
+    saved = json.loads(path.read_text())
+    del saved["base"]
     path.write_text(json.dumps({**saved, "weights": "0" * 64}))
     with pytest.raises(ValueError, match="model=tiny has changed since the run began"):
         train.main(parse([f"resume={run}", "epochs=4"]))
