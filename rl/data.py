@@ -41,7 +41,7 @@ from rl.evaluate import EVAL_STREAM, progress_bar
 from rl.ranks.pace import Pace
 from rl.ranks.playing import play_on_ranks
 from rl.records import Episode, Turn
-from rl.rollout import CUT, add_step, check_failures
+from rl.rollout import CUT, add_step, check_failures, write_prompt
 from rl.run.files import bounded_lines
 from rl.tasks import Task, failures_of, make_env, make_tasks, task_digest, text_of, with_prompt
 
@@ -242,7 +242,7 @@ def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Config) -> Ge
     env = make_env(cfg, task.env)
     with failures_of(task.env):
         messages, episode.task = env.reset(task.seed, task.split), task_digest(env)
-    episode.append(tokenizer.prompt(messages))
+    episode.append(write_prompt(tokenizer, messages))
     running = True
     while running:
         with failures_of(task.env):

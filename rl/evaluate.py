@@ -95,5 +95,5 @@ def describe(result: dict) -> str:
     unasked = result.get("prompts_too_long", 0)
     long = f"; {unasked} prompts left no room for a reply" if unasked else ""
     left_out = result.get("infrastructure_failed", 0)
-    failed = f"; {left_out} episodes left out, whose environment failed" if left_out else ""
+    failed = f"; {left_out} episodes left out, whose environment or server failed" if left_out else ""
     return f"{kind} success {result['success']:.1%} ({interval}){long}{failed}"

@@ -169,7 +169,7 @@ class _Games:
             try:
                 with failures_of(task.env):
                     messages, game.episode.task = opening(), task_digest(env)
-                game.episode.append(self.tokenizer.prompt(messages))
+                game.episode.append(write_prompt(self.tokenizer, messages))
             except envs.EnvironmentFailed as error:
                 self.fail(game, error)
                 continue
@@ -246,6 +246,15 @@ class _Games:
         self.finished[game.task.key] = game.episode
         self.progress.write(f"{game.task.env}: {error}; the episode is left out")
         check_failures(list(self.finished.values()), len(self.playing), len(self.waiting), error)
+
+
+def write_prompt(tokenizer: Tokenizer, messages: list[dict]) -> list[int]:
+    """Return the ids of an environment's first messages. Raise EnvironmentFailed if the tokenizer or the chat template
+    cannot write them: other tasks' may be written."""
+    try:
+        return tokenizer.prompt(messages)
+    except RefusedByModel as error:
+        raise envs.EnvironmentFailed(f"its prompt cannot be written: {error}") from None
 
 
 def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Config) -> list[int]:

@@ -46,6 +46,8 @@ class Server:
     timeout: float = 600.0  # most seconds of one answer, from the connection to the last byte
     retries: int = 6  # after a failed attempt; the waits double from half a second
     left: threading.Event = field(default_factory=threading.Event)  # set when the evaluation was interrupted
+    answered: bool = False  # an answer has come: what it refuses then is one request, not all
+    embedded: bool = False  # vectors have come
     counts_tokens: bool = True  # false once an answer came without a number of tokens
 
     def ask(self, path: str, body: dict | None = None, json_reply: bool = True) -> dict:
@@ -68,7 +70,11 @@ class Server:
                 reason = "no JSON object came" if reply.ok else plain(f"{reply.status} {reply.reason}: {text}", 400)
                 if reply.permanent:
                     too_long = reply.status == 413 or TOO_LONG.search(text) is not None
-                    raise Refused(f"{self.url}{path} answered {reason}", too_long, reply.status in (401, 403, 404))
+                    raise Refused(
+                        f"{self.url}{path} answered {reason}",
+                        too_long,
+                        not self.answered and reply.status in (401, 403, 404),
+                    )
             except Left:
                 raise ConnectionError("left") from None
             except UnicodeDecodeError:
@@ -97,6 +103,7 @@ class Server:
         body |= {"seed": seed} if temperature else {}
         body |= {} if self.thinking else {"chat_template_kwargs": {"enable_thinking": False}}
         answer = self.ask("/chat/completions", body)
+        self.answered = True
         try:
             [choice] = answer["choices"]
             said, finish = choice["message"], choice["finish_reason"]
@@ -143,9 +150,11 @@ class Server:
         try:
             rows = self.ask("/embeddings", {"model": name, "input": asked.texts})["data"]
             vectors = {row["index"]: row["embedding"] for row in rows}
-            return Result(vector=_checked([vectors[number] for number in range(len(asked.texts))]))
+            checked, self.embedded = _checked([vectors[number] for number in range(len(asked.texts))]), True
+            return Result(vector=checked)
         except (Refused, KeyError, TypeError, ValueError) as error:
-            raise Refusal(f"{self.url} gives no embeddings of {name}: {plain(str(error), 500)}") from None
+            text = f"{self.url} gives no embeddings of {name}: {plain(str(error), 500)}"
+            raise (Unusable if self.embedded else Refusal)(text) from None
 
 
 def without_key(text: str) -> str:

@@ -28,13 +28,13 @@ from rl.remote.client import Refused, Server, Unusable
 from rl.rollout import CUT, MAX_THREADS
 from rl.tasks import Task, failures_of, make_env, task_digest
 
-MOST_TRIED = 8  # episodes after which an evaluation ends if most failed
+MOST_TRIED = 20  # episodes after which an evaluation ends if all of them failed
 
 
 def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: list[Task]) -> list[Episode]:
     """Return the episodes of the server's model `name`. One that the server or the environment fails is left out.
 
-    Raise ValueError if all failed, or more than half of at least MOST_TRIED that were tried.
+    Raise ValueError if all failed, or all of the first MOST_TRIED.
     """
     pool = ThreadPoolExecutor(min(MAX_THREADS, cfg.rollout_batch_size))
     with tqdm(total=len(tasks), desc=f"evaluate {name}", leave=False, disable=None) as bar:
@@ -43,10 +43,9 @@ def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: 
             for episode in pool.map(partial(play, server, name, cfg, temperature), tasks):
                 played.append(episode)
                 bar.update()
-                failed = sum(episode.infrastructure_failed for episode in played)
-                if 2 * failed > len(played) >= min(MOST_TRIED, len(tasks)):
+                if len(played) == min(MOST_TRIED, len(tasks)) and all(e.infrastructure_failed for e in played):
                     reason = "because of the server or the environment, not the agent"
-                    raise Refusal(f"{failed} of {len(played)} episodes that were tried failed {reason}")
+                    raise Refusal(f"all {len(played)} episodes that were tried failed {reason}")
         except BaseException:
             server.left.set()  # running episodes end soon
             raise

@@ -44,7 +44,7 @@ READ = {  # fields of each request; any other field is refused
 }
 IGNORED = {  # fields that say nothing about the reply
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "request_id", "priority"),
-    *("cache_salt", "parallel_tool_calls", "return_tokens_as_token_ids"),
+    *("cache_salt", "parallel_tool_calls"),
 }
 NO_EFFECT = {  # fields that would change a reply, and the values with which they do not; null never does
     "tools": ([],),
@@ -70,13 +70,17 @@ NO_EFFECT = {  # fields that would change a reply, and the values with which the
     "add_special_tokens": (False,),
     "skip_special_tokens": (True, False),  # a text is without control tokens; return_token_ids has them
     "include_stop_str_in_output": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "include_reasoning": (True,),
+    "truncate_prompt_tokens": (-1,),
     "continue_final_message": (False,),
     "add_generation_prompt": (True,),
 }
 # names of other servers' fields, so that the message can say which is meant by a name that is none of the above
 UNSUPPORTED = {
     *("guided_json", "guided_choice", "guided_regex", "guided_grammar", "structured_outputs", "allowed_token_ids"),
-    *("prompt_logprobs", "truncate_prompt_tokens", "chat_template", "reasoning_effort", "thinking", "reasoning"),
+    *("prompt_logprobs", "vllm_xargs", "documents", "chat_template", "reasoning_effort", "thinking", "reasoning"),
 }
 
 
@@ -228,7 +232,7 @@ class Protocol:
             "adapter": None if model == self.base else model,
             "max_tokens": most,
             "temperature": temperature,
-            "stop_ids": stop_ids if body.get("ignore_eos") else self.tokenizer.eos_ids | stop_ids,
+            "stop_ids": stop_ids if _field(body, "ignore_eos", bool, False) else self.tokenizer.eos_ids | stop_ids,
             "top_k": max(top_k, 0),
             "top_p": _field(body, "top_p", float, 1.0, 1e-9, 1.0),
             "stop": tuple(stop),
@@ -238,7 +242,7 @@ class Protocol:
         requests = [Request(ids, stream=state, **settings) for ids, state in zip(repeated, states, strict=True)]
         streams = _field(body, "stream", bool, False)
         usage = _options(body, "stream_options", "include_usage", False)
-        with_ids = bool(body.get("return_token_ids"))
+        with_ids = _field(body, "return_token_ids", bool, False)
         reply = kind(requests, model, self.tokenizer, n, likely, with_ids, streams, usage)
         try:
             self.sampler.submit(*requests)
@@ -258,7 +262,8 @@ class Protocol:
 def check_fields(path: str, body: dict) -> None:
     """Raise BadRequest for a field that is not understood, or that asks for what is not supported."""
     for name, value in body.items():
-        if value is None or name in READ[path] or name in IGNORED:
+        is_empty = isinstance(value, str | list | dict) and not value and name in {*NO_EFFECT, *UNSUPPORTED}
+        if value is None or is_empty or name in READ[path] or name in IGNORED:
             continue
         if name not in NO_EFFECT:
             known = sorted({*READ[path], *IGNORED, *NO_EFFECT, *UNSUPPORTED})

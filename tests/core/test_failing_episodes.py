@@ -103,4 +103,4 @@ def test_an_evaluation_says_what_it_could_not_ask(tiny, monkeypatch):
     failing(monkeypatch, "step", ERRORS["missing"])
     [found] = evaluate(*tiny, parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), [0.0], "test", 6)
     assert found["prompts_too_long"] == 0 and found["episodes"] == 5
-    assert describe(found).endswith("; 1 episodes left out, whose environment failed")
+    assert describe(found).endswith("; 1 episodes left out, whose environment or server failed")

@@ -158,7 +158,7 @@ def test_an_odd_answer_leaves_its_episode_out(status, body, said, here, capsys):
 def test_an_evaluation_ends_if_most_episodes_fail(here, capsys):
     cfg, tasks = first_task()[0], make_eval_tasks(first_task()[0], "val", 40, 1)
     Handler.failures = [(400, {"error": "filtered"})] * 40
-    with pytest.raises(ValueError, match="8 of 8 episodes that were tried failed"):
+    with pytest.raises(ValueError, match="all 20 episodes that were tried failed"):
         evaluation.play_all(client.Server(here[2].url), "mine", replace(cfg, rollout_batch_size=1), 0.0, tasks)
     Handler.failures = []
 
@@ -166,7 +166,12 @@ def test_an_evaluation_ends_if_most_episodes_fail(here, capsys):
 def test_an_unknown_model_ends_the_evaluation_at_once(here):
     Handler.failures = [(404, {"message": "The model `x` does not exist"})]
     with pytest.raises(ValueError, match=r"404 .*does not exist"):
-        evaluation.play(here[2], "mine", *(first_task()[0], 0.0, first_task()[1]))
+        evaluation.play(client.Server(here[2].url), "mine", *(first_task()[0], 0.0, first_task()[1]))
+    Handler.failures = [(200, spoken()), (403, {"message": "requires moderation"})]
+    server, (cfg, task) = client.Server(here[2].url), first_task()
+    asked = ("mine", [{"role": "user", "content": "x"}], 24, 0.0, 7)
+    assert server.chat(*asked)  # then one refused prompt is one episode
+    assert evaluation.play(server, "mine", cfg, 0.0, task).infrastructure_failed
 
 
 def test_parts_of_text_and_a_missing_count_are_read(here, capsys):
@@ -270,7 +275,7 @@ def test_malformed_embeddings_end_the_evaluation(vector, here):
     rows = [{"index": 1, "embedding": [1.0, 2.0]}, {"index": 0, "embedding": vector}]
     Handler.failures = [(200, {"data": rows})]
     with pytest.raises(ValueError, match="no embeddings of base"):
-        here[2].result("base", Request("embed", texts=["a", "b"]), 7)
+        client.Server(here[2].url).result("base", Request("embed", texts=["a", "b"]), 7)
 
 
 OVER = planner.Step("", 0.0, True, False, {"outcome": "incorrect", "success": False, "valid": True, "shaped": 0.0})
@@ -279,7 +284,7 @@ OVER = planner.Step("", 0.0, True, False, {"outcome": "incorrect", "success": Fa
 def test_embeddings_that_a_server_lacks_end_the_evaluation(here):
     Handler.failures = [(404, {"detail": "Not Found"})]
     with pytest.raises(ValueError, match="no embeddings of base"):
-        here[2].result("base", Request("embed", texts=["a"]), 7)
+        client.Server(here[2].url).result("base", Request("embed", texts=["a"]), 7)
 
 
 def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
