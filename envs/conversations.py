@@ -19,11 +19,15 @@ CALLS = ("tool_calls", "function_call")
 OF_TOOLS = ("tool_call_id", "name")  # of a tool's message; the templates that are supported do not write them
 # keys of a message that say nothing about its text
 HARMLESS = ("id", "index", "created", "created_at", "timestamp", "finish_reason", "stop_reason", "model", "annotations")
-# columns that would change a row's text or its loss, but are not understood
+# columns that would change a row's text or its loss, but are not understood: of every row, of rows with answers,
+# and of rows whose prompt is a column
 MEANINGFUL = {
     *("functions", "function_call", "tool_choice", "response_format", "chat_template", "chat_template_kwargs"),
-    *("enable_thinking", "prefix", "suffix", "image", "images", "video", "videos", "audio", "audios", *THOUGHTS),
+    *("enable_thinking", "system_message", "system_messages", "instructions", "image", "images", "video", "videos"),
+    *("audio", "audios"),
 }
+LEARNED = {"prefix", "suffix", *THOUGHTS}
+BESIDE_PROMPT = {"context", "passage", "document", "documents", "choices", "options", "input", "instruction"}
 LISTS = ("messages", "conversations")
 
 
@@ -37,17 +41,25 @@ def conversation(row: object, prompt: str, answer: str = "") -> tuple[list[dict]
     if not isinstance(row, dict):
         raise Refusal("not a JSON object")
     row = {name: value for name, value in row.items() if not _is_empty(value) or name in (prompt, answer, *LISTS)}
-    read = {"system", "system_prompt", "tools", *FLAGS, *UNLEARNED}
+    read, refused = {"system", "system_prompt", "tools"}, MEANINGFUL | (LEARNED if answer else set())
     if row.get(prompt) is not None and (not answer or row.get(answer) is not None):
         messages, used = _of_columns(row, prompt, answer)
+        refused = refused | BESIDE_PROMPT
     else:
         messages, used = _of_list(row, prompt, answer)
-    read |= used
-    if refused := sorted((MEANINGFUL - read) & row.keys()):
-        raise Refusal(f"the column {refused[0]!r} is not supported, and without it the row would say something else")
     if not messages:
         raise Refusal("a conversation is a list of messages, and there are none")
-    _mark(messages, row)
+    read |= used
+    if answer:  # a question has no loss
+        read |= {*FLAGS, *UNLEARNED}
+        _mark(messages, row)
+    for name in sorted(row.keys() - read):
+        if name.lower() in refused | {"system", "system_prompt"}:
+            raise Refusal(f"the column {name!r} is not read, and the row may say something else without it")
+        if answer and _are_flags(row[name], messages):
+            raise Refusal(
+                f"the column {name!r} looks like a flag for each message; {FLAGS[0]}, {FLAGS[1]}, ... are read"
+            )
     messages = _with_system(messages, row)
     if tools := _tools(row.get("tools")):
         if messages[0]["role"] == "assistant":
@@ -108,6 +120,11 @@ def _of_list(row: dict, prompt: str, answer: str) -> tuple[list[dict], set[str]]
     if not isinstance(listed, list):
         raise Refusal(f"a conversation is a list of messages, not {_short(listed)}")
     return [message(one) for one in listed], set(names)
+
+
+def _are_flags(value: object, messages: list[dict]) -> bool:
+    """Return whether a column's value is a list with a yes or no for each message."""
+    return isinstance(value, list) and len(value) == len(messages) and all(flag in (0, 1) for flag in value)
 
 
 def _with_system(messages: list[dict], row: dict) -> list[dict]:
@@ -183,7 +200,7 @@ def _text(content: object) -> object:
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
         return content
     for part in content:
-        if part.get("type") != "text" or not isinstance(part.get("text"), str):
+        if part.keys() - {"type", "text"} or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise Refusal(f"only parts of type text are supported in a content, not {_short(part)}")
     return "".join(part["text"] for part in content)
 
@@ -211,7 +228,7 @@ def _calls(fields: dict) -> list[dict]:
     for call in calls:
         function = call.get("function", call) if isinstance(call, dict) else {}
         name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (0, 0)
-        arguments = unpack(arguments) if isinstance(arguments, str) else arguments
+        arguments = unpack(arguments or "{}") if isinstance(arguments, str) else arguments
         if not isinstance(name, str) or not isinstance(arguments, dict):
             raise Refusal(f"a tool call needs a name and an object of arguments, not {_short(call)}")
         read.append({"type": "function", "function": {"name": name, "arguments": arguments}})

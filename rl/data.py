@@ -45,6 +45,7 @@ from rl.rollout import CUT, add_step, check_failures, write_prompt
 from rl.run.files import bounded_lines
 from rl.tasks import Task, failures_of, make_env, make_tasks, task_digest, text_of, with_prompt
 
+SFT_PROMPT = "prompt"  # default of sft.prompt_column
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
 MOST_ARRAY, MOST_PARTS = 2**27, 5_000_000  # bytes, lists and objects of a file that is one JSON array
 
@@ -72,6 +73,8 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     demos, learnable = Demonstrations([], [], 0, 0), []
     for number, row in enumerate(rows):
         try:
+            if algo_cfg.all_tokens and any(m["role"] == "assistant" and not m["loss"] for m in row):
+                raise Refusal("sft.all_tokens=true learns every token, and a message is marked as not learned")
             episode, cut = to_episode(tokenizer, row, number, cfg.max_len, algo_cfg.all_tokens)
         except ValueError as error:
             raise Refusal(f"{cfg.data}, conversation {number + 1}: {error}") from None
@@ -102,17 +105,25 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
 
     Print the columns that were not read. Raise ValueError for a row that is no conversation, or larger than MOST_BYTES.
     """
-    conversations, unread = [], Counter()
+    conversations, unread, has_prompt = [], Counter(), prompt in ("", SFT_PROMPT)
     for where, row in _rows(path):
         try:
             messages, not_read = conversation(row, prompt, answer)
             messages = [{"loss": message["role"] == "assistant", **message} for message in messages]
-            if not any(message["loss"] for message in messages):
+            learned = [message for message in messages if message["loss"]]
+            if not learned:
                 raise Refusal("no message of the assistant is to be learned")
+            if any(not message["content"].strip() and not message.get("tool_calls") for message in learned):
+                raise Refusal('a reply to be learned is empty; "loss": false excludes it')
         except ValueError as error:
             raise Refusal(f"{path}, {where}: {error}") from None
         conversations.append(messages)
         unread.update(not_read)
+        has_prompt = has_prompt or (isinstance(row, dict) and prompt in row)
+    if conversations and not has_prompt:
+        raise Refusal(
+            f"{path}: sft.prompt_column={prompt}, and no row has it; there is: {', '.join(unread) or 'nothing'}"
+        )
     if unread:
         columns = ", ".join(f"{name!r} ({count:,} rows)" for name, count in unread.most_common(12))
         print(f"data: columns of {path} that are not read: {columns}")

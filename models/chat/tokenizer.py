@@ -12,6 +12,7 @@ what they make of a text; parts that encoding does not use (padding, truncation)
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
@@ -26,6 +27,7 @@ from models.weights import inside, resolve
 
 MOST_BYTES, MOST_PARTS = 2**25, 2_000_000  # of the file; lists and objects in it, which take up to 250 bytes each
 MOST_ADDED = 20_000  # added tokens
+PROBE = "The Quick, brown fox: 0123456789\n\tdéjà 漢字 <b> 'x' [1] {y}\n end."
 HALF = "\ufffd"  # what decoding a part of a character's bytes gives
 GROWTH, COMPONENTS = 64, 32  # most characters made of one; components of a stage
 EXPRESSION, REPEATS = 4000, 3  # most characters of an expression; repetitions without an end in an alternative of it
@@ -69,6 +71,7 @@ class Tokenizer:
             raise Refusal(f"{path}: not a tokenizer file ({error})") from None
         if moved:
             raise Refusal(f"{path}: the control token {moved[0]!r} is not distinct from text in this vocabulary")
+        self._say_losses(path)
         self.control_ids = frozenset(added.values())
         self.vocab_size = self._full.get_vocab_size()
         self._thinking, self._mark = thinking, mark
@@ -96,6 +99,14 @@ class Tokenizer:
     def show(self, ids: list[int]) -> str:
         """Return text with control tokens, for people to read."""
         return self._full.decode([i for i in ids if i < self.vocab_size], skip_special_tokens=False)
+
+    def _say_losses(self, path: Path) -> None:
+        """Print a line if ids do not decode to the text: a normalizer, or a vocabulary without some characters."""
+        decoded = self._full.decode(self._text.encode(PROBE, add_special_tokens=False).ids, skip_special_tokens=False)
+        lost = [word for word in PROBE.split() if word not in decoded]
+        if lost or decoded.count("\n") < PROBE.count("\n"):
+            what = ", ".join(lost) or "line breaks"
+            print(f"{path}: what the model reads is not the text: {what} of a test text is lost", file=sys.stderr)
 
     def bytes_of(self, token: int) -> bytes:
         """Return the bytes that a token writes, which may be a part of a character."""

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -44,7 +45,7 @@ def go_on(state: TrainState, checkpoint: Path, cfg: Config) -> None:
     digests.check(cfg, run)
     load_checkpoint(state, checkpoint)
     state.resumed_from = state.epoch
-    print(schedule_change(state, cfg, read_json(run / "config.json").get("epochs")), end="")
+    print(schedule_change(state, cfg, dict(read_json(run / "config.json"))), end="")
     if ranks.is_first():
         forget_after(run, state.epoch)
         if state.epoch and state.epoch not in {record["epoch"] for record in history.records(run)}:
@@ -57,23 +58,31 @@ def go_on(state: TrainState, checkpoint: Path, cfg: Config) -> None:
     print(f"resumed from {checkpoint}")
 
 
-def schedule_change(state: TrainState, cfg: Config, epochs_before: object) -> str:
-    """Return a line about the learning rate if the run goes on over other epochs than its schedule was made for, else
-    nothing: a decay over more epochs begins again near its start."""
-    same = cfg.schedule == "constant" or cfg.schedule_epochs or epochs_before == cfg.epochs
-    if same or not state.step or not isinstance(epochs_before, int):
+SCHEDULED = ("epochs", "episodes", "batch_size", "max_steps", "lr", "schedule", "warmup_steps", "min_lr_ratio")
+
+
+def schedule_change(state: TrainState, cfg: Config, saved: dict[str, Any]) -> str:
+    """Return a line about the learning rate if the run goes on with another length of its schedule, else nothing: a
+    decay over more steps begins again near its start.
+
+    saved: the keys of the run's config.json.
+    """
+    earlier = replace(cfg, **{key: saved[key] for key in (*SCHEDULED, "schedule_epochs") if key in saved})
+    same = earlier.schedule_steps == cfg.schedule_steps and earlier.schedule == cfg.schedule
+    if same or cfg.schedule == "constant" or cfg.schedule_epochs or not state.step:
         return ""
     before, after = (
-        cfg.lr * learning_rate_factor(step, steps, cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
-        for step, steps in (
-            (state.step - 1, replace(cfg, epochs=epochs_before).schedule_steps),
-            (state.step, cfg.schedule_steps),
-        )
+        one.lr * learning_rate_factor(step, one.schedule_steps, one.schedule, one.warmup_steps, one.min_lr_ratio)
+        for one, step in ((earlier, state.step - 1), (cfg, state.step))
+    )
+    steps = (
+        f"schedule={cfg.schedule} now ends after {cfg.schedule_steps[1]} steps (epoch {cfg.epochs}), not after "
+        f"{earlier.schedule_steps[1]} (epoch {earlier.epochs})"
     )
     return (
-        f"schedule={cfg.schedule} now ends with epoch {cfg.epochs}, not {epochs_before}: the learning rate was "
-        f"{before:.2g} and goes on with {after:.2g}; schedule_epochs=0-{epochs_before} keeps the old end, "
-        f"schedule_epochs={state.epoch}-{cfg.epochs} decays anew from lr=\n"
+        f"{steps}: the learning rate was {before:.2g} and goes on with {after:.2g}; "
+        f"schedule_epochs=0-{earlier.epochs} keeps the old end, schedule_epochs={state.epoch}-{cfg.epochs} decays anew "
+        "from lr=\n"
     )
 
 

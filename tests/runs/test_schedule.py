@@ -34,24 +34,26 @@ def run(tmp_path):
 
 def test_more_epochs_under_a_decaying_schedule_are_said(run):
     out = resumed(run, "epochs=4")
-    assert "schedule=linear now ends with epoch 4, not 2: the learning rate was 0.0001 and goes on with" in out
+    assert (
+        "schedule=linear now ends after 8 steps (epoch 4), not after 4 (epoch 2): the learning rate was 0.0001" in out
+    )
     assert "schedule_epochs=0-2 keeps the old end, schedule_epochs=2-4 decays anew" in out
     assert rates(run)[2] > 1.5 * rates(run)[1]  # what the line warns of
 
 
 def test_the_old_end_can_be_kept(run):
-    assert "now ends with" not in resumed(run, "epochs=4", "schedule_epochs=0-2")
+    assert "now ends after" not in resumed(run, "epochs=4", "schedule_epochs=0-2")
     assert rates(run)[2:] == pytest.approx([1e-4] * 2)
 
 
 def test_the_rate_can_decay_anew(run):
-    assert "now ends with" not in resumed(run, "epochs=4", "schedule_epochs=2-4", "lr=5e-4")
+    assert "now ends after" not in resumed(run, "epochs=4", "schedule_epochs=2-4", "lr=5e-4")
     assert rates(run)[2:] == pytest.approx([5e-4 * 0.85, 5e-4 * 0.25])  # of 1, 0.7, 0.4, 0.1
 
 
 def test_a_constant_rate_says_nothing(tmp_path):
     assert run_program("train.py", *WORDS, "schedule=constant", "epochs=1", f"out={tmp_path / 'run'}")[0] == 0
-    assert "now ends with" not in resumed(tmp_path / "run", "epochs=2")
+    assert "now ends after" not in resumed(tmp_path / "run", "epochs=2")
 
 
 @pytest.mark.parametrize("span", ["4", "4-", "4-4", "5-4", "a-b", "-1-4", "0-99999999999"])
