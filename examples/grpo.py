@@ -131,8 +131,10 @@ def sampled_logprobs(model, episodes: list[Episode]) -> torch.Tensor:
     ids = torch.tensor([token for _, token in row_of])
     masks = [torch.tensor(episode.sampled) for episode in episodes]
     targets = torch.cat([ids[path[mask]] for path, mask in zip(paths, masks, strict=True)])
-    before = torch.cat([path[mask.roll(-1)] for path, mask in zip(paths, masks, strict=True)])  # they predict targets
-    ends = torch.stack([path[-1] for path in paths])  # they predict nothing; train.py has them for critics
+    # The row before a sampled id predicts it. roll(-1) moves each mark there; the first id is prompt, so none wraps.
+    before = torch.cat([path[mask.roll(-1)] for path, mask in zip(paths, masks, strict=True)])
+    # Not read here. train.py computes them for critics, and with the same rows the products have the same bits.
+    ends = torch.stack([path[-1] for path in paths])
     wanted, place = torch.cat((before, ends)).unique(return_inverse=True)  # the last layer leaves out other rows
     hidden = model(ids[None], sequences_ST=pad_sequence(paths, batch_first=True, padding_value=-1), wanted=wanted)
     return token_logprobs(hidden[place[: len(before)]], model.lm_head.weight, targets, TEMPERATURE)[0]
@@ -141,6 +143,7 @@ def sampled_logprobs(model, episodes: list[Episode]) -> torch.Tensor:
 def grpo_loss(logprobs: torch.Tensor, episodes: list[Episode], count: int) -> torch.Tensor:
     """Return the clipped surrogate loss of PPO: the mean over an episode's sampled ids, then over episodes.
 
+    train.py's key for this mean is grpo.aggregation=sequence, which recipes/embedded.toml sets for the embedded model.
     count: episodes of the whole optimizer step, so that the gradients of its micro-batches add up to the step's.
     """
     lengths = torch.tensor([len(episode.logprobs) for episode in episodes])

@@ -5,6 +5,12 @@
 A and B both zero would never learn: the gradient of each is a product with the other. A random and B zero leaves the
 output unchanged at first and gives B a gradient at once. The factors are float32 over a base of any dtype, so that
 small updates are not rounded away; a product casts them to the base's dtype. Sampling never merges them into the base.
+
+A running model applies A and B in one of three places:
+
+    LoRALinear.forward    the plain formula: with dropout, or over a base that trains or is a plain nn.Linear
+    lora/fused.py         FusedLoRA: other forward passes, all layers of one input at once, with a gradient of its own
+    models/stacked.py     decode steps on a CPU, from copies of the weights; on CUDA models/cuda/step.py
 """
 
 import math

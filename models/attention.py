@@ -1,6 +1,8 @@
-"""Causal attention that gives a query the same bits in any batch, on CPUs that pass the trial of exactness.
+"""Causal attention: `masked_attention` is the specification, and `attend` chooses what runs.
 
-So the log-probability recorded while sampling, from a cache, is the one that training recomputes. Three rules:
+On a CPU `attend` runs `ExactAttention`; the faster decode step runs BlockedAttention (models/cpu/step.py). Both give a
+query the same bits in any batch, on CPUs that pass the trial of exactness: so the log-probability recorded while
+sampling, from a cache, is the one that training recomputes. Three rules:
 
 - matrix products have a multiple of QUERY_MULTIPLE rows, because the last one to three take another kernel;
 - keys come in blocks of KEY_BLOCK whose sums are added in order, so trailing masked blocks add exact zeros;
@@ -32,9 +34,9 @@ LOG2E = math.log2(math.e)  # scores are in base 2: torch's exp2 takes a third of
 
 
 def masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window=None) -> torch.Tensor:
-    """Return what `attend` does: the plain form, torch's scaled_dot_product_attention with a mask.
+    """Return what `attend` does: the specification, torch's scaled_dot_product_attention with a mask.
 
-    Read it first. It runs on devices without a faster form, and tests compare the others with it.
+    Read it first. Tests compare the other forms with it. It runs on devices without a faster form, never on a CPU.
     """
     B = len(q_BHTE)
     k = rearrange(k_UZEL, "u (b k) e l -> b k (u l) e", b=B)

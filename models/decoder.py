@@ -70,6 +70,7 @@ class Attention(nn.Module):
         if queries.packed_attend is not None:  # training on CUDA in 16 bits, without padding
             return self.o_proj(queries.packed_attend(q_NHE, k_NKE, v_NKE, self.window).flatten(1))
         k, v = layout.sequences(k_NKE), layout.sequences(v_NKE)  # [S, K, T, E]
+        # As k_UZEL and v_UZLE, cached tokens included. The layout's S sequences are the B sequences of `attend`.
         k, v = cache.extend(k, v) if cache is not None else (in_blocks(k).mT, in_blocks(v))
         out = attend(queries.sequences(q_NHE), k, v, queries.last_key_ST, self.window, layout.exact)
         return self.o_proj(queries.rows(out))

@@ -121,7 +121,7 @@ class Engine:
         if not busy and not finished:
             return None
         if busy:
-            self._run(busy)
+            self._prefill_all(busy)
             if self._ahead is None:
                 finished += self._sample(busy, max_new_tokens, temperature, stop_ids)
             else:
@@ -138,7 +138,7 @@ class Engine:
             busy = self._ahead.ready(busy)  # short prompts wait until several can be computed at once
         return busy, full
 
-    def _run(self, busy: list[int]) -> None:
+    def _prefill_all(self, busy: list[int]) -> None:
         """Fill the cache with the keys and values of all tokens but the last, which predicts the next one."""
         copy_prefixes(self._slots, self._cache, self._compute, self.version)
         self._compute(busy)

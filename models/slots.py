@@ -37,7 +37,7 @@ class Slot:
     key: tuple[int, int]  # (seed, episode)
     place: int  # row of the cache
     version: Hashable = None  # of the weights that computed the cached keys and values
-    length: int = 0  # tokens in the cache; while `parent` is set, the tokens that will be copied from it
+    length: int = 0  # tokens before `pending`: in the cache or, while `parent` is set, to be copied from its row
     ids: list[int] = field(default_factory=list)  # all tokens
     pending: list[int] = field(default_factory=list)  # tokens not in the cache; the last one predicts the next token
     fed: bool = False  # a turn is to be sampled

@@ -32,16 +32,17 @@ class Stacked:
 
     def __init__(self, layers: Sequence[LinearLayer]):
         self.layers, self.widths = layers, [len(layer.parts().weight) for layer in layers]
-        self.weight, self.bias, self.ups = self._copies()
+        self.weight, self.bias, self.joint_Bs = self._copies()
 
     def _copies(self):
         layers = [layer.parts() for layer in self.layers]
         weights = [layer.weight for layer in layers]
-        bias, (down, ups) = joined_bias(weights, [layer.bias for layer in layers]), joined_adapters(layers)
-        if down is not None:
-            weights, ups = [*weights, down.to(weights[0].dtype)], [up.to(weights[0].dtype) for up in ups]
-            bias = None if bias is None else F.pad(bias, (0, len(down)))
-        return torch.cat(weights), bias, ups
+        bias, (joint_A, joint_Bs) = joined_bias(weights, [layer.bias for layer in layers]), joined_adapters(layers)
+        if joint_A is not None:
+            dtype = weights[0].dtype
+            weights, joint_Bs = [*weights, joint_A.to(dtype)], [B.to(dtype) for B in joint_Bs]
+            bias = None if bias is None else F.pad(bias, (0, len(joint_A)))
+        return torch.cat(weights), bias, joint_Bs
 
     def __call__(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.split_with_sizes(self.joint(x_ND), self.widths, -1)  # Tensor.split calls it after checks
@@ -53,22 +54,22 @@ class Stacked:
     def _split(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return (the outputs, the adapters' low-rank inputs) from their joint product."""
         width = sum(self.widths)
-        return torch.split_with_sizes(y, (width, y.shape[1] - width), -1) if self.ups else (y, None)
+        return torch.split_with_sizes(y, (width, y.shape[1] - width), -1) if self.joint_Bs else (y, None)
 
     def add_adapters(self, y: torch.Tensor, low: torch.Tensor | None) -> torch.Tensor:
-        if not self.ups:
+        if not self.joint_Bs:
             return y
-        if len(self.ups) == 1:
-            return y.addmm_(low, self.ups[0])
-        ranks = [len(up) for up in self.ups]
-        for out, part, up in zip(y.split(self.widths, -1), low.split(ranks, -1), self.ups, strict=True):
-            out.addmm_(part, up)
+        if len(self.joint_Bs) == 1:
+            return y.addmm_(low, self.joint_Bs[0])
+        ranks = [len(B) for B in self.joint_Bs]
+        for out, part, B in zip(y.split(self.widths, -1), low.split(ranks, -1), self.joint_Bs, strict=True):
+            out.addmm_(part, B)
         return y
 
     def refresh(self) -> None:
         """Copy the layers again, in place, because a CUDA graph reads these addresses."""
-        weight, bias, ups = self._copies()
-        for old, new in zip((self.weight, self.bias, *self.ups), (weight, bias, *ups), strict=True):
+        weight, bias, joint_Bs = self._copies()
+        for old, new in zip((self.weight, self.bias, *self.joint_Bs), (weight, bias, *joint_Bs), strict=True):
             if old is not None:
                 old.copy_(new)
 
@@ -140,19 +141,19 @@ def joined_bias(weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor |
 
 
 def joined_adapters(layers: list[LinearParts]) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
-    """Return (down [R, in], ups): x @ down.T times `ups` is what the adapters add to the joint output.
+    """Return (joint_A [R, in], joint_Bs): x @ joint_A.T times `joint_Bs` is what the adapters add to the joint output.
 
-    `down` stacks scale * A of all layers, each padded by zeros to ROW_MULTIPLE rows. `ups` is one matrix with the B
-    factors on a block diagonal or, beyond JOINED rows, a matrix per layer: libraries cut longer sums into parts, and
-    such a sum rounds differently from the shorter products of training.
+    `joint_A` stacks scale * A of all layers, each padded by zeros to ROW_MULTIPLE rows. `joint_Bs` is one matrix with
+    the B factors, transposed to [R, out], on a block diagonal or, beyond JOINED rows, a matrix per layer: libraries cut
+    longer sums into parts, and such a sum rounds differently from the shorter products of training.
     """
     if all(layer.A is None for layer in layers):
         return None, []
-    downs = [layer.A * layer.scale for layer in layers if layer.A is not None]
-    down = torch.cat([F.pad(A, (0, 0, 0, -len(A) % ROW_MULTIPLE)) for A in downs])
+    As = [layer.A * layer.scale for layer in layers if layer.A is not None]
+    joint_A = torch.cat([F.pad(A, (0, 0, 0, -len(A) % ROW_MULTIPLE)) for A in As])
     Bs = [layer.weight.new_zeros(len(layer.weight), 0) if layer.B is None else layer.B for layer in layers]
-    ups = [F.pad(B, (0, -B.shape[1] % ROW_MULTIPLE)).mT.contiguous() for B in Bs]
-    return down, [torch.block_diag(*ups)] if len(down) <= JOINED else ups
+    joint_Bs = [F.pad(B, (0, -B.shape[1] % ROW_MULTIPLE)).mT.contiguous() for B in Bs]
+    return joint_A, [torch.block_diag(*joint_Bs)] if len(joint_A) <= JOINED else joint_Bs
 
 
 def padded(x: torch.Tensor, N: int) -> torch.Tensor:

@@ -3,9 +3,10 @@
     base = Base(model, tokenizer, cfg)
     results = base.answer({slot: [(request, stream), ...], ...})     # of all waiting episodes together
 
-The base is the policy's weights with every adapter off, so training does not change it; so lora.r=0 is refused for
-environments that need it. Its keys and values are in an engine of their own. Each request has its own random
-stream: an answer depends neither on the requests beside it nor on when it is given.
+The base is the policy with every adapter off, so training does not change it. With lora.r=0 every weight trains and
+there is no base: that is refused for environments that need it. The base's keys and values are in an engine of their
+own. Each request has its own random stream: an answer depends neither on the requests beside it nor on when it is
+given.
 """
 
 from collections import deque

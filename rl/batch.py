@@ -147,7 +147,7 @@ def forward(
     batch: Batch, model: CausalLM, temperature: float, critic: torch.nn.Module | None = None, entropy_grad: bool = False
 ) -> Batch:
     """Return the batch with logprobs_N, entropy_N and, given a critic, values_N under the current weights."""
-    hidden_ND, _, targets_N = _hidden(batch, model)
+    hidden_ND, _, targets_N = _hidden_of_prefixes(batch, model)
     logprobs_N, entropy_N = token_logprobs(hidden_ND, model.lm_head.weight, targets_N, temperature, entropy_grad)
     # Detached, because the critic's loss must not train the policy.
     values_N = None if critic is None else critic(hidden_ND.detach()).cpu()
@@ -178,7 +178,7 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
         if not goes_on_B.any() and all(e.hidden for e in piece.episodes):
             hidden_ND = torch.cat([hidden for e in piece.episodes for hidden in e.hidden])
         else:
-            hidden_ND, last_BD, _ = _hidden(piece, model)
+            hidden_ND, last_BD, _ = _hidden_of_prefixes(piece, model)
             place_B = batch.episode_N[piece.place_N].unique_consecutive()
             last_values_B[place_B] = torch.where(goes_on_B, critic(last_BD).cpu(), 0.0)
         old_values_N[piece.place_N] = critic(hidden_ND).cpu()
@@ -193,10 +193,11 @@ def numbered(batch: Batch) -> Batch:
     return replace(batch, place_N=torch.arange(len(batch.episode_N)))
 
 
-def _hidden(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return (hidden_ND before each sampled token, last_BD of each episode, targets_N), from one forward pass.
 
-    Each distinct prefix of ids is one row: the prompt that a group's episodes share is computed once.
+    Each distinct prefix of ids is one row: the prompt that a group's episodes share is computed once. N counts sampled
+    tokens, as everywhere in rl/; the model's own N counts the rows.
     """
     device = model.lm_head.weight.device
     # A trie: the key has the row before the id, so that ids share a row only if all ids before them are equal too.

@@ -63,8 +63,8 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     """Return the batch with each token's advantage: its turn's discounted return less the baseline."""
     batch = kl.in_reward(batch, cfg)
     first_N = batch.turn_first_N
-    turn_N, episode_steps = first_N.cumsum(0) - 1, batch.episode_N[first_N]
-    rewards_steps = batch.reward_N.new_zeros(len(episode_steps)).index_add_(0, turn_N, batch.reward_N)
+    step_N, episode_steps = first_N.cumsum(0) - 1, batch.episode_N[first_N]  # a step of the return is a turn
+    rewards_steps = batch.reward_N.new_zeros(len(episode_steps)).index_add_(0, step_N, batch.reward_N)
     returns_steps = returns_to_go(rewards_steps, episode_steps, cfg.gamma)
     scores_B = returns_steps[
         episode_steps.diff(prepend=episode_steps.new_tensor([-1])) > 0
@@ -75,7 +75,7 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
         number = {"none": 0.0, "batch": scores_B.mean().item(), "moving": batch.baseline or 0.0}[cfg.baseline]
         baseline_B = torch.full_like(scores_B, number)
     earned_steps = returns_steps if cfg.to_go else scores_B[episode_steps]
-    advantages_N = (earned_steps - baseline_B[episode_steps])[turn_N]
+    advantages_N = (earned_steps - baseline_B[episode_steps])[step_N]
     if cfg.whiten:
         advantages_N = core.whiten(advantages_N)
     return replace(
@@ -87,7 +87,7 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
 
 def returns_to_go(rewards_steps: torch.Tensor, episode_steps: torch.Tensor, gamma: float) -> torch.Tensor:
     """Return the discounted sum of each entry's and later rewards of its episode (Sutton and Barto 2018, 3.8)."""
-    zeros_steps = torch.zeros_like(rewards_steps)
+    zeros_steps = torch.zeros_like(rewards_steps)  # also as last_values_B: there are at most as many episodes as steps
     return core.gae(rewards_steps, zeros_steps, episode_steps, zeros_steps, gamma, 1.0)[0]
 
 

@@ -4,7 +4,8 @@ Tokens in, tokens out. An episode is one list of ids that only grows; sampled id
 
     rollout           all tasks at one temperature; `rollouts` at several, for evaluations
     play_on_ranks     each process gets its share of the tasks (rl/ranks/playing.py); one process plays all
-    play_here         the loop of this process: the engine samples turns, `_Games` lets environments answer them
+    play_here         makes the engine of this process
+    play_with         the loop: the engine samples turns, `_Games` lets environments answer them
 """
 
 from collections import deque
@@ -37,7 +38,7 @@ from rl.run.health import sampler_hash
 from rl.tasks import Task, failures_of, make_env, task_digest
 
 MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
-GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
+GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
 
 # Takes the place of the environment's step for a reply that max_len cut short, which the environment never sees.
 CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
@@ -110,7 +111,7 @@ def play_with(
     tasks: list[Task],
     progress: tqdm,
 ) -> list[Episode]:
-    """Do what `play_here` says, with an engine that samples."""
+    """Play tasks with an engine and return their episodes: the loop of a rollout."""
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, adapter_hash)
     try:
         games.start()
@@ -260,8 +261,14 @@ def write_prompt(tokenizer: Tokenizer, messages: list[dict]) -> list[int]:
 def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Config) -> list[int]:
     """Append the environment's step to the episode and set the last turn's reward.
 
-    Return the observation's ids; [] ends the episode: the step ended it, or max_len has no room for the observation and
-    one more token. After a turn limit the observation is appended too if a critic bootstraps from the state after it.
+    Return the observation's ids, after which the agent samples its next turn; [] ends the episode. max_len has room if
+    the observation and one more token fit.
+
+        the task goes on, and max_len has room         observation appended, episode goes on           -> its ids
+        the task goes on, and max_len has no room      observation dropped, outcome "timeout"          -> []
+        truncated, and a critic bootstraps             observation appended if there is room           -> []
+        terminated, or truncated without a bootstrap   observation dropped                             -> []
+
     Raise EnvironmentFailed for an observation that the tokenizer or the chat template cannot write.
     """
     ids, over, algo = [], step.terminated or step.truncated, cfg.algorithm

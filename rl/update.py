@@ -94,7 +94,7 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
     algo_cfg, metrics = cfg.algorithm, None
     if algo_cfg.drops_zero_advantage:
         batch = drop_zero_advantage(batch)
-    with memory_errors.may_run_out():
+    with memory_errors.suppress_out_of_memory():
         metrics = accumulate(state, batch, algo, cfg)
     # Outside of the block above, because the error's traceback would hold the failed attempt's tensors in memory.
     if metrics is None:

@@ -79,7 +79,7 @@ class StackedOnCPU(Stacked):
         parts = [layer.parts() for layer in layers]
         self.own, self.biases = [part.weight for part in parts], [part.bias for part in parts]
         shared = packed.weight_copy(self.own)
-        self.layers, self.widths, self.down = layers, [len(weight) for weight in self.own], None
+        self.layers, self.widths, self.joint_A = layers, [len(weight) for weight in self.own], None
         if copies != "none" and (shared is None or packed.library == "mkl" or multiplies_float32()):
             super().__init__(layers)
             self.packed = None
@@ -89,7 +89,7 @@ class StackedOnCPU(Stacked):
                 self.weight = self.weight.mT.contiguous().mT
         else:
             self.packed, self.weight, self.bias = shared, None, joined_bias(self.own, self.biases)
-            self.down, self.ups = joined_adapters(parts)
+            self.joint_A, self.joint_Bs = joined_adapters(parts)
 
     def __call__(self, x_ND: torch.Tensor, rows: int) -> tuple[torch.Tensor, ...]:
         return torch.split_with_sizes(self.joint(x_ND, rows), self.widths, -1)
@@ -97,10 +97,10 @@ class StackedOnCPU(Stacked):
     def joint(self, x_ND: torch.Tensor, rows: int) -> torch.Tensor:
         """Return the outputs side by side, [N, in] -> [N, sum of out]. The rows of x from `rows` on are padding."""
         y = self._product(x_ND, rows)
-        if self.down is None:
+        if self.joint_A is None:
             return self.add_adapters(*self._split(y))
         with onednn_matmul():
-            low = F.linear(x_ND, self.down)
+            low = F.linear(x_ND, self.joint_A)
         return self.add_adapters(y, low)
 
     def _product(self, x_ND: torch.Tensor, rows: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""From words `key=value` to dataclasses: for train.py and eval.py (parse.py) and for the other programs (program.py).
+"""From words `key=value` to dataclasses: for train.py and eval.py (words.py) and for the other programs (program.py).
 
 A field's type says what it takes: bool, int, float, str, Literal["a", "b"], Positive[int], NotNegative[float], and any
 of them `| None`. The comment behind a field is its help text. A __post_init__ may raise ValueError for values that do

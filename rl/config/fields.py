@@ -198,6 +198,7 @@ class Algorithm(Protocol):
     critic_lr: float  # with a critic
     critic_hidden: int
     critic_warmup: int
+    bootstrap: bool  # its value of the state after a turn limit counts as reward to come
     kl_coef: float  # with a reference
     all_tokens: bool  # of demonstrations
     prompt_column: str

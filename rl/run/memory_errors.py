@@ -7,7 +7,7 @@ import torch
 
 
 @contextmanager
-def may_run_out() -> Iterator[None]:
+def suppress_out_of_memory() -> Iterator[None]:
     """Suppress the error of a block for which a CUDA device has too little memory: of torch's allocator, of the driver,
     or of a library or kernel beside it. The tensors of the block are freed with the error."""
     try:

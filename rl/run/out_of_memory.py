@@ -14,7 +14,7 @@ from rl.config.fields import Config
 from rl.config.model_checks import config_of
 from rl.config.refusals import Refusal
 from rl.records import Batch
-from rl.run.memory_errors import is_out_of_memory, may_run_out
+from rl.run.memory_errors import is_out_of_memory, suppress_out_of_memory
 from rl.run.state import TrainState
 
 
@@ -40,7 +40,7 @@ def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, al
             f"out of memory in the update: again with micro_tokens={most}, the same gradient up to rounding", flush=True
         )
         state.micro_tokens = most
-        with may_run_out():
+        with suppress_out_of_memory():
             return accumulate(state, batch, algo, cfg)
 
 

@@ -1,4 +1,22 @@
-"""Resuming: a run's settings and its newest checkpoint, verified against its manifest. Nothing is ever unpickled."""
+"""Resuming: a run's settings and its newest checkpoint, verified against its manifest. Nothing is ever unpickled.
+
+A resumed run computes what the run would have computed without the interruption. A checkpoint (rl/run/checkpoint.py)
+holds the part of the TrainState that cannot be computed again:
+
+    trainable      the adapter's factors; with lora.r=0 every weight, in float32
+    critic         the critic's weights
+    optimizer      the moments of both, and how many steps each has had
+    rng            torch's random generators
+    state.json     the COUNTERS: epochs, steps, groups of tasks drawn, kl_coef, baseline, micro_tokens
+
+The rest comes from the run's folder, or from the counters alone:
+
+    config.json    the settings, with the threads and the library of products that decide how sums round
+    reference/     the frozen adapter that KL is measured against
+    metrics.jsonl  best epoch, patience and curriculum read it; `forget_after` removes what came after the checkpoint
+    origin.json    digests of the base and the data; others are refused (rl/run/digests.py)
+    no file        tasks, samples, the order of episodes and dropout's masks depend only on the seed and these counts
+"""
 
 from collections import defaultdict
 from dataclasses import replace

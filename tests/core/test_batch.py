@@ -10,7 +10,7 @@ from test_lora import adapted_model
 import lora
 from rl import grpo, ppo, ranks, sft
 from rl.batch import (
-    _hidden,
+    _hidden_of_prefixes,
     add_values,
     drop_zero_advantage,
     forward,
@@ -227,7 +227,7 @@ def test_action_mask_covers_exactly_the_sampled_ids():
     sampled = [i for e in EPISODES for t in e.turns for i in e.ids_T[t.start : t.stop]]
     masked = [i for e in EPISODES for i, m in zip(e.ids_T, e.action_mask_T, strict=True) if m]
     with torch.no_grad():
-        assert _hidden(batch, make_model())[2].tolist() == sampled == masked
+        assert _hidden_of_prefixes(batch, make_model())[2].tolist() == sampled == masked
     assert batch.old_logprobs_N.tolist() == pytest.approx([x for e in EPISODES for x in e.logprobs_T if x])
     assert batch.scores_B.tolist() == [e.score for e in EPISODES]
     assert (batch.total_tokens, batch.total_turns, batch.total_episodes) == (len(sampled), 20, 8)

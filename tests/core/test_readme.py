@@ -61,15 +61,23 @@ def imported() -> list[str]:
     return done.stdout.split()
 
 
+def lines_of(paths: list[str]) -> int:
+    return sum(len((ROOT / path).read_text().splitlines()) for path in paths)
+
+
+def numbers_in(text: str, pattern: str) -> list[int]:
+    """Return the groups of the pattern in a text without its line breaks, as numbers."""
+    found = re.search(pattern, " ".join(text.split()))
+    assert found, f"no text like {pattern}"
+    return [int(number.replace(",", "")) for number in found.groups()]
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
 def test_stated_numbers_of_imported_files_and_lines_are_true(imported, page):
     """They are within 3 %, so that a small change does not need a new number."""
-    text = " ".join((ROOT / page).read_text().split())
-    stated = re.search(r"imports ([\d,]+) files (?:of this repository, )?with ([\d,]+) lines", text)
-    assert stated, "the page says how many files with how many lines a run imports"
-    files, lines = (int(number.replace(",", "")) for number in stated.groups())
-    measured = len(imported), sum(len((ROOT / path).read_text().splitlines()) for path in imported)
-    assert (files, lines) == (pytest.approx(measured[0], rel=0.03), pytest.approx(measured[1], rel=0.03)), measured
+    pattern = r"imports ([\d,]+) files (?:of this repository, )?with ([\d,]+) lines"
+    measured = [len(imported), lines_of(imported)]
+    assert numbers_in((ROOT / page).read_text(), pattern) == [pytest.approx(n, rel=0.03) for n in measured], measured
 
 
 def test_files_of_the_method_are_imported(imported):
@@ -80,16 +88,38 @@ def test_files_of_the_method_are_imported(imported):
     assert set(named) - {"examples/grpo.py"} <= set(imported)
 
 
-def test_where_things_happen_names_functions():
+def test_stated_lines_of_the_first_files_are_true():
+    """They are within 3 %."""
+    section = README.split("## Reading order")[1].split("\n## ")[0]
+    paths = re.findall(r"^\| \d \| `([\w/]+\.py)`", section, re.M)
+    paths += re.findall(r"`([\w/]+\.py)`", section.split("\nThen ")[1].split(". ")[0])
+    assert len(set(paths)) == 9 and "These nine files" in section
+    assert numbers_in(section, r"These nine files have ([\d,]+) lines") == [pytest.approx(lines_of(paths), rel=0.03)]
+
+
+def test_stated_numbers_of_the_methods_files_and_lines_are_true():
+    """The number of files is exact, that of lines within 3 %."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    section = page.split("## The files of the method")[1].split("\n## ")[0]
+    paths = re.findall(r"^\| `([\w/]+\.py)`", section, re.M)
+    measured = [len(paths), pytest.approx(lines_of(paths), rel=0.03)]
+    assert numbers_in(README, r"lists the (\d+) files of the method, with ([\d,]+) lines") == measured
+    assert numbers_in(page, r"the (\d+) files of the table above, with ([\d,]+) lines") == measured
+
+
+def test_where_things_happen_pairs_files_with_names():
+    """The names between two semicolons are defined in the file at the same place; of a single file, all names are."""
     section = README.split("## Where things happen")[1].split("##")[0]
     rows = [line.split("|")[2:4] for line in section.splitlines() if line.startswith("|")][2:]
-    assert len(rows) > 8
-    for files, functions in rows:
-        paths = re.findall(r"[\w/]+\.py", files) + (["rl/grpo.py"] if "the algorithm's file" in files else [])
-        source = "".join((ROOT / path).read_text() for path in paths)
-        names = set(re.findall(r"`(\w+)`", functions))
-        assert names, files
-        assert paths and names <= set(re.findall(r"def (\w+)", source)), files
+    assert len(rows) > 30
+    for files, names in rows:
+        paths = re.findall(r"[\w/]+\.py", files.replace("the algorithm's file", "rl/grpo.py"))
+        parts = names.split(";") if len(paths) > 1 else [names]
+        assert len(parts) == len(paths), f"{files}: as many parts as files"
+        for path, part in zip(paths, parts, strict=True):
+            named = set(re.findall(r"`(\w+)`", part))
+            defined = set(re.findall(r"^ *(?:def|class) (\w+)", (ROOT / path).read_text(), re.M))
+            assert named and named <= defined, f"{path}: {part}"
 
 
 def anchors(page: Path) -> set[str]:

@@ -306,8 +306,8 @@ def test_values_of_kept_hidden_states_are_those_of_another_pass(bootstrap, tiny,
     played = rollout(model, tokenizer, make_tasks(cfg, 0, 24, 1, "train", 0), cfg, 1.0, SILENT, keep_hidden=True)
     for e in sorted(played, key=lambda e: len(e.ids_T))[:16]:  # the last pieces alone have others
         shorten(e)
-    without, passes, real = [replace(e, hidden=[]) for e in played], [], batches._hidden
-    monkeypatch.setattr(batches, "_hidden", lambda *words: passes.append(1) or real(*words))
+    without, passes, real = [replace(e, hidden=[]) for e in played], [], batches._hidden_of_prefixes
+    monkeypatch.setattr(batches, "_hidden_of_prefixes", lambda *words: passes.append(1) or real(*words))
     expected = add_values(make_batch(without), model, critic, 512)
     pieces = len(passes)
     found = add_values(make_batch(played), model, critic, 512)
