@@ -104,3 +104,26 @@ def test_an_evaluation_says_what_it_could_not_ask(tiny, monkeypatch):
     [found] = evaluate(*tiny, parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), [0.0], "test", 6)
     assert found["prompts_too_long"] == 0 and found["episodes"] == 5
     assert describe(found).endswith("; 1 episodes left out, whose environment or server failed")
+
+
+def test_a_prompt_that_cannot_be_written_leaves_one_episode_out(tiny, monkeypatch):
+    """One row of questions may need what the chat template does not write."""
+    model, tokenizer = tiny
+    prompt, calls = tokenizer.prompt, []
+
+    def once(*args):
+        calls.append(1)
+        if len(calls) == 1:
+            raise Refusal("the chat template leaves out tool_calls")
+        return prompt(*args)
+
+    monkeypatch.setattr(tokenizer, "prompt", once)
+    for play in (
+        lambda cfg, bar: rollout(model, tokenizer, make_tasks(cfg, 0, 4, 1, "train", 0), cfg, 1.0, bar),
+        lambda cfg, bar: demonstrations(tokenizer, make_tasks(cfg, 0, 4, 1, "train", 0), cfg, bar),
+    ):
+        calls.clear()
+        bar = Lines()
+        played = play(parse(["algo=sft", "env=sat", "sat.n=3", "max_new_tokens=2"]), bar)
+        assert sum(episode.infrastructure_failed for episode in played) == 1
+        assert "its prompt cannot be written: the chat template leaves out tool_calls" in bar.lines[0]

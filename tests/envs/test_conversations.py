@@ -184,3 +184,39 @@ def test_no_column_of_a_row_is_dropped(key, value, as_list):
     empty = value is None or value in ("", [], {})
     flag = key in (*FLAGS, *UNLEARNED)  # True for a row: learned, as it would be
     assert messages != read(plain) or key in unread or empty or flag
+
+
+@pytest.mark.parametrize("name", ["context", "passage", "choices", "options", "documents", "input", "Context"])
+@pytest.mark.parametrize("answer", ["answer", ""])
+def test_a_column_that_belongs_to_the_prompt_is_refused(name, answer):
+    with pytest.raises(ValueError, match=f"the column '{name}' is not read"):
+        conversation({"prompt": "Who?", "answer": "Ann", name: "Ann came first."}, "prompt", answer)
+
+
+@pytest.mark.parametrize(
+    "name", ["System", "SYSTEM_PROMPT", "system_message", "instructions", "images", "response_format"]
+)
+def test_a_column_that_changes_every_prompt_is_refused(name):
+    for row in ({"prompt": "Who?", "answer": "Ann"}, {"messages": [ASKED, SAID]}):
+        with pytest.raises(ValueError, match=f"the column '{name}' is not read"):
+            conversation({**row, name: "x"}, "prompt", "answer")
+
+
+@pytest.mark.parametrize("name", ["assistant_masks", "loss_masks", "weights", "train_on_turn", "flags"])
+def test_flags_under_any_name_are_refused(name):
+    for flags in ([0, 1], [False, True], [0.0, 1.0]):
+        with pytest.raises(ValueError, match=f"the column '{name}' looks like a flag for each message"):
+            conversation({"messages": [ASKED, SAID], name: flags}, "prompt", "answer")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("weight", 2.5), ("train", "A"), ("loss", "3 %"), ("reasoning", "x"), ("prefix", "x")]
+)
+def test_columns_about_learning_do_not_concern_a_question(name, value):
+    messages, unread = conversation({"question": "Who?", "answer": "Ann", name: value}, "question")
+    assert messages == [{"role": "user", "content": "Who?"}] and unread == {"answer", name}
+
+
+def test_a_flag_inside_a_part_is_refused():
+    with pytest.raises(ValueError, match="parts of type text"):
+        message({"role": "assistant", "content": [{"type": "text", "text": "4", "weight": 0}]})

@@ -184,3 +184,19 @@ def test_two_processes_encode_the_same_ids(tmp_path):
         for _ in range(2)
     )
     assert first == second and first.split()
+
+
+def test_learned_thoughts_must_be_in_the_rendering(tmp_path):
+    """A template that drops thoughts, and does not open a think block itself, would let only the answer be learned."""
+    written = WRITTEN.replace("m['content']", "m['content'].split('</think>')[-1]")
+    tokenizer = Tokenizer(folder_of(tmp_path, spec_of(), TEMPLATE % (list(ROLES), written)))
+    assert tokenizer.reply("paris")
+    with pytest.raises(ValueError, match="leaves out the thoughts of a reply"):
+        tokenizer.reply("<think>\ntwo plus two\n</think>\n\nparis")
+
+
+@pytest.mark.parametrize("normalizer", ["none", "lowercase"])
+def test_a_tokenizer_that_loses_text_is_said(normalizer, tmp_path, capsys):
+    spec = {**spec_of(), "normalizer": NORMALIZERS[normalizer]}
+    Tokenizer(folder_of(tmp_path, spec, TEMPLATE % (list(ROLES), WRITTEN)))
+    assert ("what the model reads is not the text: The, Quick" in capsys.readouterr().err) == (normalizer != "none")

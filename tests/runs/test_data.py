@@ -109,6 +109,46 @@ def test_held_out_rows_share_no_prompt_with_learned_ones(tokenizer, tmp_path):
     assert not prompts[0] & prompts[1] and len(prompts[1]) == 4 and len(found.held_out) == 20
 
 
+@pytest.mark.parametrize("greeting", [[], [{"role": "system", "content": "Be brief."}]])
+def test_prompts_behind_a_greeting_are_held_out_too(tokenizer, tmp_path, greeting):
+    """ShareGPT's conversations may begin with the assistant."""
+    hello = {"role": "assistant", "content": "How can I help?"}
+    rows = [
+        {
+            "messages": [
+                *greeting,
+                hello,
+                {"role": "user", "content": f"p{i}"},
+                {"role": "assistant", "content": f"a{j}"},
+            ]
+        }
+        for i in range(40)
+        for j in range(3)
+    ]
+    found = loaded(tokenizer, written(tmp_path, *rows))
+    prompts = [
+        {tokenizer.show(e.ids_T[: e.turns[-1].start]) for e in episodes} for episodes in (found.train, found.held_out)
+    ]
+    assert not prompts[0] & prompts[1] and len(prompts[1]) == 4
+
+
+def test_a_named_column_that_no_row_has_is_refused(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match=r"sft.prompt_column=instruction, and no row has it"):
+        loaded(tokenizer, written(tmp_path, CHAT), "sft.prompt_column=instruction")
+
+
+@pytest.mark.parametrize("content", ["", " ", []])
+def test_an_empty_reply_is_not_learned(tokenizer, tmp_path, content):
+    row = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": content}]}
+    with pytest.raises(ValueError, match="empty"):
+        loaded(tokenizer, written(tmp_path, row))
+
+
+def test_all_tokens_does_not_learn_a_message_that_is_marked(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="all_tokens=true learns every token"):
+        loaded(tokenizer, written(tmp_path, AGENTGYM), "sft.all_tokens=true")
+
+
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_json_array_has_the_rows_of_its_lines(tokenizer, tmp_path, indent):
     rows = [PAIR, CHAT, AGENTGYM]

@@ -51,6 +51,11 @@ def test_the_rate_can_decay_anew(run):
     assert rates(run)[2:] == pytest.approx([5e-4 * 0.85, 5e-4 * 0.25])  # of 1, 0.7, 0.4, 0.1
 
 
+@pytest.mark.parametrize("word", ["batch_size=4", "episodes=8"])
+def test_another_number_of_steps_is_said_too(word, run):
+    assert "now ends after" in resumed(run, "epochs=3", word, "schedule_epochs=")
+
+
 def test_a_constant_rate_says_nothing(tmp_path):
     assert run_program("train.py", *WORDS, "schedule=constant", "epochs=1", f"out={tmp_path / 'run'}")[0] == 0
     assert "now ends after" not in resumed(tmp_path / "run", "epochs=2")
