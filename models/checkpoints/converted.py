@@ -66,7 +66,7 @@ def write(path: Path, folder: Path) -> str:
         shutil.rmtree(partial, ignore_errors=True)
     counts = ", ".join(f"{count} tensors in {name}" for name, count in sorted(types.items()))
     dense = types.keys() <= {"F32", "F16", "BF16"}
-    return f"{path}: the weights were {'not ' * dense}quantised ({counts}); {folder} holds them in float32"
+    return f"{path.name}: the weights were {'not ' * dense}quantised ({counts}); {folder} holds them in float32"
 
 
 @lru_cache(maxsize=64)

@@ -284,7 +284,7 @@ def config_of(file: File) -> dict:
     """Return a config.json. Raise ValueError for a key of the architecture, or a general one, that is not supported."""
     metadata, arch = file.metadata, file.metadata.get("general.architecture")
     if arch not in ARCHITECTURES:
-        raise Refusal(f"general.architecture {str(arch)[:60]!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
+        raise Refusal(f"architecture {str(arch)[:60]!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
     if metadata.get("general.type", "model") != "model":
         raise Refusal(f"general.type {str(metadata['general.type'])[:60]!r} is not a model")
     if metadata.get("split.count", 1) not in (0, 1):

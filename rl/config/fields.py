@@ -32,7 +32,7 @@ class Experiment:
 
     algo: Literal[*ALGORITHMS] = "ppo"  # the algorithm
     env: str = "textcraft"  # environments by comma, with weights after a colon: textcraft, or sat:2,textcraft:1
-    model: str = "tiny"  # tiny (the embedded default) | a folder | a hub id, with @ and a revision to pin one
+    model: str = "tiny"  # tiny (embedded) | smol (make smol) | a folder | a .gguf file | a hub id, @ pins a revision
     thinking: bool = True  # for checkpoints that can think before they answer (Qwen3); false: answers without thoughts
     recipe: str = ""  # settings from recipes/NAME.toml, or from a path that ends in .toml; empty: none
     guide: bool = False  # with the recipe of a guide: also the guide's model and device, as its [guide] table has them

@@ -9,7 +9,7 @@ from torch import nn
 from lora.layer import select_layers
 from models.config import ModelConfig, read_config
 from models.decoder import CausalLM
-from models.weights import download_config, resolve
+from models.weights import download_config, local
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config
 from rl.config.refusals import Refusal, hint
@@ -105,6 +105,4 @@ def config_of(model: str) -> ModelConfig | None:
 
 def config_folder(model: str) -> Path:
     """Return a folder with the model's config.json; of a hub id only this file is downloaded."""
-    if model == "tiny" or Path(model).is_dir() or model.startswith((".", "/", "~")):
-        return resolve(model)
-    return download_config(model)
+    return local(model) or download_config(model)

@@ -77,8 +77,8 @@ def _trained_on(settings: dict[str, Any]) -> str:
 
 
 def base_shown(base: str) -> str:
-    """Return the base's id on the hub; of a folder, only its name."""
-    if Path(base).is_dir() or base == "tiny":
+    """Return the base's id on the hub; of a folder or file, only its name."""
+    if Path(base).exists() or base == "tiny":
         is_tiny = base == "tiny" or Path(base).resolve() == TINY.resolve()
         return "models/tiny of lora-rl" if is_tiny else Path(base).resolve().name
     return base.partition("@")[0]

@@ -10,11 +10,10 @@ import lora
 from lora.export import make_uniform
 from models import Tokenizer
 from models.checkpoints.streamed import StreamedModel
-from models.weights import resolve
 from rl.config.refusals import Refusal
 from rl.merging.certificate import Probes
 from rl.run import bases
-from rl.run.checkpoint import copy_tokenizer
+from rl.run.checkpoint import base_name, copy_tokenizer
 
 MAX_GAP = 1e-4  # nats between the adapter and its padded and scaled form in float32, where rounding makes about 1e-6
 
@@ -52,14 +51,13 @@ def write(
     base, quant: of the model. vllm: give the adapter one rank and one scale before (lora/export.py), and
     return the rank.
     """
-    rank, local = None, base == "tiny" or Path(base).is_dir()
-    compute = lambda _path, block, *inputs: block(*inputs)  # noqa: E731
+    rank, compute = None, lambda _path, block, *inputs: block(*inputs)
     device = str(probes.ids_BT.device)
     before_NV = logprobs(model, probes, "comparing", compute) if vllm else None
     if vllm:
         rank = make_uniform(model.meta)
         print(f"rank {rank} and one scale for all layers: vllm serve ... --enable-lora --max-lora-rank {rank}")
-    lora.save_adapter(model.meta, folder, str(resolve(base).resolve()) if local else base)
+    lora.save_adapter(model.meta, folder, base_name(base))
     copy_tokenizer(tokenizer, folder)
     bases.write(folder, tokenizer.folder, quant)
     again = open_adapted(base, folder, device, quant)

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 import lora
 from models import Tokenizer
-from models.weights import TINY
+from models.weights import local
 from rl import ranks
 from rl.ranks import saving
 from rl.run import bases, full_finetuning, retention
@@ -61,5 +61,5 @@ def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 def base_name(model: str) -> str:
     """Return the name of model= as PEFT can load the base from it: a folder's whole path, or the hub id."""
-    folder = TINY if model == "tiny" else Path(model)
-    return str(folder.resolve()) if folder.is_dir() else model
+    folder = local(model)
+    return str(folder.resolve()) if folder else model

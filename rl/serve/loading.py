@@ -22,7 +22,7 @@ MOST = 8192  # tokens of a sequence, unless max_len= says more
 
 @dataclass(frozen=True)
 class ModelKeys:
-    model: str = "tiny"  # the base: tiny, a folder or a hub id; default: the base that the first adapter names
+    model: str = "tiny"  # the base: tiny, smol, a folder, a .gguf file, a hub id; default: that of the first adapter
     adapter: str = ""  # adapters' folders by comma, which are their names too; NAME=FOLDER gives another name
     max_len: NotNegative[int] = 0  # most tokens of a prompt and its reply; 0: the model's, at most 8192
     thinking: bool = True  # for checkpoints that can think before they answer (Qwen3); false: answers without thoughts
