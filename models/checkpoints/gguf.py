@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from models.checkpoints import gguf_tokenizer
+from models.checkpoints.gguf_tokenizer import shown
 from models.config import parse_config
 from models.decoder import CausalLM
 from models.export import save_config, writer
@@ -172,6 +173,13 @@ class Cursor:
         except UnicodeDecodeError:
             raise Refusal(f"{what}: not UTF-8") from None
 
+    def name(self, what: str) -> str:
+        """Return the name of a key or tensor. Raise ValueError if it is long or cannot be printed."""
+        name = self.text(what, MOST_NAME)
+        if not name.isprintable():
+            raise Refusal(f"{what}: the name {name!r} cannot be printed")
+        return name
+
     def value(self, what: str) -> object:
         """Return a value of metadata: a number, a boolean, a text, or a list of one of them."""
         kind = self.number("<I", what)
@@ -212,7 +220,7 @@ class File:
         if value is None:
             raise Refusal(f"{name} is missing")
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise Refusal(f"{name}: {str(value)[:60]!r} is a value of another type")
+            raise Refusal(f"{name}: {shown(value)} is a value of another type")
         return value
 
 
@@ -231,14 +239,14 @@ def read(path: Path) -> File:
         if count > most:
             raise Refusal(f"{count:,} {what}, more than {most:,}")
     for i in range(keys):
-        key = cursor.text(f"key {i + 1} of {keys}", MOST_NAME)
+        key = cursor.name(f"key {i + 1} of {keys}")
         if key in found.metadata:
             raise Refusal(f"the key {key!r} stands twice")
         found.metadata[key] = cursor.value(f"the key {key!r}")
     entries = [_tensor_entry(cursor, f"tensor {i + 1} of {tensors}") for i in range(tensors)]
     align = found.metadata.get("general.alignment", ALIGNMENT)
     if type(align) is not int or align not in [2**n for n in range(3, 17)]:
-        raise Refusal(f"general.alignment {align!r} is not a power of two from 8 to 65,536")
+        raise Refusal(f"general.alignment {shown(align)} is not a power of two from 8 to 65,536")
     data = cursor.at + -cursor.at % align
     for name, shape, layout, offset in entries:
         if name in found.tensors:
@@ -252,7 +260,7 @@ def read(path: Path) -> File:
 
 def _tensor_entry(cursor: Cursor, what: str) -> tuple[str, tuple[int, ...], Format, int]:
     """Return (name, shape, format, offset in the data) of the next tensor."""
-    name = cursor.text(what, MOST_NAME)
+    name = cursor.name(what)
     what, rank = f"tensor {name!r}", cursor.number("<I", what)
     if rank not in (1, 2):
         raise Refusal(f"{what} has {rank} dimensions; 1 and 2 are supported")
@@ -283,19 +291,19 @@ def _check_places(tensors: list[Tensor], size: int) -> None:
 def config_of(file: File) -> dict:
     """Return a config.json. Raise ValueError for a key of the architecture, or a general one, that is not supported."""
     metadata, arch = file.metadata, file.metadata.get("general.architecture")
-    if arch not in ARCHITECTURES:
-        raise Refusal(f"architecture {str(arch)[:60]!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
+    if not isinstance(arch, str) or arch not in ARCHITECTURES:
+        raise Refusal(f"architecture {shown(arch)} is not supported; supported: {', '.join(ARCHITECTURES)}")
     if metadata.get("general.type", "model") != "model":
-        raise Refusal(f"general.type {str(metadata['general.type'])[:60]!r} is not a model")
+        raise Refusal(f"general.type {shown(metadata['general.type'])} is not a model")
     if metadata.get("split.count", 1) not in (0, 1):
-        raise Refusal(f"split.count {metadata['split.count']!r}: join the parts with llama-gguf-split first")
+        raise Refusal(f"split.count {shown(metadata['split.count'])}: join the parts with llama-gguf-split first")
     for name, value in metadata.items():
         key = name.removeprefix(f"{arch}.")
         if key == name or key in READ or key in SIZES.values() or key in HARMLESS:
             continue
         if key not in ONLY or value != ONLY[key]:
             only = f"; supported: {ONLY[key]}" if key in ONLY else ""
-            raise Refusal(f"{name} = {str(value)[:60]} is not supported, and may change what the model computes{only}")
+            raise Refusal(f"{name} = {shown(value)} is not supported, and may change what the model computes{only}")
     config = {"architectures": [ARCHITECTURES[arch]], "model_type": arch, "hidden_act": "silu"}
     config |= {ours: file.own(key, int) for ours, key in SIZES.items()}
     heads = config["num_attention_heads"]
@@ -322,12 +330,12 @@ def _rope_scaling(file: File, head_dim: int) -> dict | None:
     kind = file.own("rope.scaling.type", str, "none")
     if FREQUENCIES in file.tensors:
         if kind != "none":
-            raise Refusal(f"tensor {FREQUENCIES} beside rope.scaling.type {kind[:60]!r} is not supported")
+            raise Refusal(f"tensor {FREQUENCIES} beside rope.scaling.type {shown(kind)} is not supported")
         return _llama3(file, head_dim)
     if kind == "none":
         return None
     if kind not in ("linear", "yarn"):
-        raise Refusal(f"rope.scaling.type {kind[:60]!r} is not supported; supported: none, linear, yarn")
+        raise Refusal(f"rope.scaling.type {shown(kind)} is not supported; supported: none, linear, yarn")
     scaling = {"rope_type": kind, "factor": file.own("rope.scaling.factor", float)}
     if kind == "yarn":
         scaling["original_max_position_embeddings"] = file.own("rope.scaling.original_context_length", int)

@@ -74,15 +74,20 @@ def files(metadata: dict, config: dict) -> dict[str, str]:
 def check_keys(metadata: dict) -> None:
     """Raise ValueError for another tokenizer than byte-level BPE, and for a key that may change ids and is unknown."""
     if (model := metadata.get("tokenizer.ggml.model")) != "gpt2":
-        raise Refusal(f"tokenizer.ggml.model {str(model)[:60]!r} is not supported; supported: gpt2")
-    if (pre := metadata.get("tokenizer.ggml.pre")) not in PRE_TOKENIZERS:
-        raise Refusal(f"tokenizer.ggml.pre {str(pre)[:60]!r} is not supported; supported: {', '.join(PRE_TOKENIZERS)}")
+        raise Refusal(f"tokenizer.ggml.model {shown(model)} is not supported; supported: gpt2")
+    if not isinstance(pre := metadata.get("tokenizer.ggml.pre"), str) or pre not in PRE_TOKENIZERS:
+        raise Refusal(f"tokenizer.ggml.pre {shown(pre)} is not supported; supported: {', '.join(PRE_TOKENIZERS)}")
     for name, value in metadata.items():
         key = name.removeprefix("tokenizer.ggml.")
         if key == name or key in READ | HARMLESS or re.fullmatch(r"\w+_id", key):
             continue
         if key != "add_space_prefix" or value:
-            raise Refusal(f"{name} = {str(value)[:60]} is not supported, and may change the ids of a text")
+            raise Refusal(f"{name} = {shown(value)} is not supported, and may change the ids of a text")
+
+
+def shown(value: object) -> str:
+    """Return a value of metadata, shortened to a part of an error's line."""
+    return f"an array of {len(value)}" if isinstance(value, list) else ascii(value)[:80]
 
 
 def texts(metadata: dict, key: str) -> list[str]:
@@ -109,7 +114,7 @@ def token_id(metadata: dict, name: str, count: int) -> int | None:
     """Return tokenizer.ggml.{name}_token_id, None if it is absent. Raise ValueError if no token has it."""
     value = metadata.get(f"tokenizer.ggml.{name}_token_id")
     if value is not None and (type(value) is not int or not 0 <= value < count):
-        raise Refusal(f"tokenizer.ggml.{name}_token_id {str(value)[:60]} is not the id of a token")
+        raise Refusal(f"tokenizer.ggml.{name}_token_id {shown(value)} is not the id of a token")
     return value
 
 
