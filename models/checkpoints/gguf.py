@@ -177,7 +177,7 @@ class Cursor:
         """Return the name of a key or tensor. Raise ValueError if it is long or cannot be printed."""
         name = self.text(what, MOST_NAME)
         if not name.isprintable():
-            raise Refusal(f"{what}: the name {name!r} cannot be printed")
+            raise Refusal(f"{what}: the name {shown(name)} cannot be printed")
         return name
 
     def value(self, what: str) -> object:
