@@ -64,9 +64,9 @@ def write(path: Path, folder: Path) -> str:
             raise OSError(f"{folder} cannot be written")
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    counts = ", ".join(f"{count} tensors in {name}" for name, count in sorted(types.items()))
+    counts = ", ".join(f"{count} in {name}" for name, count in sorted(types.items()))
     dense = types.keys() <= {"F32", "F16", "BF16"}
-    return f"{path.name}: the weights were {'not ' * dense}quantised ({counts}); {folder} holds them in float32"
+    return f"{path.name}: the weights were {'not ' * dense}quantised (tensors: {counts}); {folder} holds them in float32"
 
 
 @lru_cache(maxsize=64)
