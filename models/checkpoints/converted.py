@@ -47,11 +47,15 @@ def folder_of(path: Path) -> Path:
 
 
 def write(path: Path, folder: Path) -> str:
-    """Convert a .gguf file into `folder`, which appears when it is whole. Return a line about its weights."""
+    """Convert a .gguf file into `folder`, which appears when it is whole. Return a line about its weights.
+
+    Raise ValueError if the file is damaged or not supported, OSError if the folder cannot be written.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     for old in folder.parent.glob(f"{PARTIAL}*"):
-        if time.time() - old.stat().st_mtime > DAY:  # of a killed process; a younger one may still be at work
-            shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another process removes it
+            if time.time() - old.stat().st_mtime > DAY:  # of a killed process; a younger one may still be at work
+                shutil.rmtree(old, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder.parent))
     try:
         types = gguf_model.convert(path, partial)
@@ -61,14 +65,14 @@ def write(path: Path, folder: Path) -> str:
         with contextlib.suppress(OSError):  # another process was faster
             partial.rename(folder)
         if not folder.is_dir():
-            raise OSError(f"{folder} cannot be written")
+            raise OSError(f"{folder.name} cannot be written")
+    except OSError as error:
+        raise OSError(f"{path} cannot be converted into {folder.parent}: {error}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     counts = ", ".join(f"{count} in {name}" for name, count in sorted(types.items()))
-    dense = types.keys() <= {"F32", "F16", "BF16"}
-    return (
-        f"{path.name}: the weights were {'not ' * dense}quantised (tensors: {counts}); {folder} holds them in float32"
-    )
+    were = "were not" if types.keys() <= {"F32", "F16", "BF16"} else "were"
+    return f"{path.name}: the weights {were} quantised (tensors: {counts}); {folder} holds them in float32"
 
 
 @lru_cache(maxsize=64)

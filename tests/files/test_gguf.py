@@ -661,14 +661,14 @@ def test_a_gguf_file_is_a_model_name_and_is_converted_once(tmp_path, user_cache,
         resolve(tmp_path / "z.gguf")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("no room"), Refusal("damaged")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no room"), Refusal("damaged")])
 def test_a_conversion_that_ends_early_leaves_no_folder(tmp_path, user_cache, monkeypatch, error):
     def convert(_, folder):
         (folder / "config.json").write_text("{}")
         raise error
 
     monkeypatch.setattr(gguf_model, "convert", convert)
-    with pytest.raises(error if isinstance(error, type) else type(error)):
+    with pytest.raises(type(error), match=str(error)):
         resolve(put(tmp_path, small_file()))
     assert list(user_cache.iterdir()) == []
 
