@@ -29,6 +29,7 @@ NAMES = {
     "db_bench": "envs.db_bench",
     "tau_retail": "envs.tau_retail",
     "planner": "envs.planner",
+    "sums": "envs.sums",
     "qa": "envs.qa",
     "http": "envs.http",
 }
