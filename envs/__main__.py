@@ -6,8 +6,8 @@
     python -m envs textcraft --help             list textcraft's own keys too
 
 Several environments by comma, or a group, have keys with their names: python -m envs sat,abd sat.difficulty=1 ...
-Environments: textcraft alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner qa http
-"""
+Environments: textcraft alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner sums qa http
+"""  # noqa: E501  (--help shows the names in one line)
 
 import sys
 import unicodedata

@@ -2,7 +2,7 @@
 
 Task.     `What is 17 + 25?` The two numbers are below 30 at level 1, below 50 at level 2 and below 100 at level 3.
 
-Right.    The number in the reply (envs/answers.py: the one behind the last mark that has one, else the last) is the sum.
+Right.    The number in the reply (envs/answers.py: behind the last mark that has one, else the last) is the sum.
 
 Replies.  Score: 1
 

@@ -17,7 +17,7 @@ from rl.config.refusals import hint
 
 FOLDER = Path(__file__).with_name("golden")
 ENVIRONMENTS = ["abd", "alfworld", "babyai", "db_bench", "ded", "os_interaction", "planner", "qa", "sat", "sciworld"]
-ENVIRONMENTS += ["tau_retail", "textcraft", "webshop"]
+ENVIRONMENTS += ["sums", "tau_retail", "textcraft", "webshop"]
 RECORDED = {"mysql": "parity.mariadb", "shell": "parity.shell", "shell_commands": "parity.shell_commands"}
 
 

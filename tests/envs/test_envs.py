@@ -27,7 +27,8 @@ from envs.simulators import sandbox
 CASES = cases("envs")
 
 ROOT = Path(__file__).parents[2]
-ONE_TURN = {"sat", "abd", "ded", "planner"}  # an answer, and the episode is over
+ONE_TURN = {"sat", "abd", "ded", "planner", "sums"}  # an answer, and the episode is over
+ANY_NUMBER = {"sums"}  # any text with a number is a reply
 STRICT = {"os_interaction", "db_bench"}  # a native reply in another form than the one asked for ends the episode
 SCRIPTS = {"os_interaction"}  # of several blocks, and of all lines of a short reply, it makes one script
 NO_FORM = {"os_interaction": -0.5, "db_bench": -0.1, "planner": 0.1}  # what such a reply earns, where that is not 0
@@ -44,6 +45,7 @@ LEVELS = {  # environment -> its levels of difficulty
     "db_bench": "1, 2, 3",
     "tau_retail": "1, 2, 3",
     "planner": "1, 2, 3",
+    "sums": "1, 2, 3",
 }
 OURS = [name for name in envs.NAMES if name not in envs.WITHOUT_TASKS]
 try:
@@ -197,7 +199,8 @@ def test_hostile_replies_change_nothing(name, prompt):
     before = env.oracle()
     for text in HOSTILE:
         step = env.step(text)
-        assert not step.info["valid"] and not step.info["success"] and len(step.observation) < 1000
+        assert not step.info["success"] and len(step.observation) < 1000
+        assert not step.info["valid"] or name in ANY_NUMBER
         assert step.terminated == (name in ONE_TURN or (name in STRICT and prompt == "native"))
         assert step.reward == (NO_FORM.get(name, 0) if step.terminated else 0)
         assert step.info["shaped"] == step.reward
@@ -334,7 +337,7 @@ def in_a_third_process() -> dict:
 @everywhere
 def test_episodes_do_not_depend_on_string_hashing(name, in_two_processes):
     one, other = (answers[name]["demonstrations"] for answers in in_two_processes)
-    assert len(one) > 10_000 and one == other
+    assert len(one) > 500 and one == other
 
 
 @pytest.mark.full

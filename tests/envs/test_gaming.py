@@ -157,6 +157,15 @@ CHEAP: dict[str, tuple[dict, dict[str, Agent]]] = {
         {"prompt": "short", "worker": "rules"},
         {"nothing": always(""), "numbers": numbers_of_prompt, "product": product_of_prompt, "constant": always("5*2")},
     ),
+    "sums": (
+        {},
+        {
+            "nothing": always(""),
+            "echo": echo,
+            "constant": always("50"),
+            "every number": always(" ".join(map(str, range(100)))),
+        },
+    ),
 }
 
 
