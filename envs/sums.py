@@ -1,6 +1,6 @@
 """Sums: add two numbers, in one reply. A pretrained model of any size learns it in minutes.
 
-Task.     `What is 17 + 25?` The two numbers are below 30 at level 1, below 50 at level 2 and below 100 at level 3.
+Task.     `What is 17 + 25?` The two numbers are below 30 at level 1, below 70 at level 2 and below 100 at level 3.
 
 Right.    The number in the reply (envs/answers.py: behind the last mark that has one, else the last) is the sum.
 
@@ -23,7 +23,7 @@ from envs.answers import final_number
 from envs.base import Configured, Step
 from envs.common import split_of
 
-LEVELS = {"1": 30, "2": 50, "3": 100}  # difficulty -> the numbers are below it
+LEVELS = {"1": 30, "2": 70, "3": 100}  # difficulty -> the numbers are below it
 NATIVE = "What is {sum}?"
 SHORT = "{sum}="
 

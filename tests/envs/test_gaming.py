@@ -162,7 +162,7 @@ CHEAP: dict[str, tuple[dict, dict[str, Agent]]] = {
         {
             "nothing": always(""),
             "echo": echo,
-            "constant": always("50"),
+            "constant": always("69"),
             "every number": always(" ".join(map(str, range(100)))),
         },
     ),
