@@ -11,6 +11,7 @@ import lora
 from models import CausalLM, fast_matmul
 from rl.batch import drop_zero_advantage, forward, micro_batches, numbered, optimizer_steps
 from rl.config.fields import Config
+from rl.config.refusals import Refusal
 from rl.core import learning_rate_factor
 from rl.optimizer import without_compiler
 from rl.ppo import Critic
@@ -107,6 +108,8 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
     for group in state.optimizer.param_groups:  # policy and critic apart: one's gradient must not scale the other's
         group["lr"] = group["base_lr"] * factor
         norms.append(torch.nn.utils.clip_grad_norm_(group["params"], cfg.clip_norm).item())
+    if algo_cfg.target_kl is not None and "approx_kl" not in metrics:
+        raise Refusal(f"{cfg.algo}.target_kl={algo_cfg.target_kl:g} needs a loss that returns the metric approx_kl")
     within_target_kl = algo_cfg.target_kl is None or not metrics["approx_kl"] > 1.5 * algo_cfg.target_kl
     # One NaN in a gradient would make every weight and moment of the optimizer NaN.
     skipped = not within_target_kl or not all(map(math.isfinite, norms))

@@ -31,7 +31,8 @@ def save_checkpoint(state: TrainState, run: Path) -> Path:
         entries = [(f"{i}.{key}", value) for i, entry in moments.items() for key, value in entry.items()]
         saving.save({key: value for key, value in entries if value is not None}, folder, "optimizer")
         cuda = {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {}
-        save_file({"cpu": torch.get_rng_state(), **cuda}, folder / "rng.safetensors")  # for dropout
+        # Of torch's generators: first weights were drawn from them; sampling and dropout draw from counters instead.
+        save_file({"cpu": torch.get_rng_state(), **cuda}, folder / "rng.safetensors")
         counters = {name: getattr(state, name) for name in COUNTERS}
         (folder / "state.json").write_text(json.dumps(counters) + "\n")
     retention.prune(run, state)  # only now: until the new checkpoint is whole, the old ones are the run
