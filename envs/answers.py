@@ -229,7 +229,7 @@ def _read(text: str, match: re.Match):
 
 def _continues(left: str, right: str, number: str) -> bool:
     """Return whether what stands on either side makes a number a part of an expression, list, date or range."""
-    tag = re.search(r"<[^<>]{1,30}>\Z", left)
+    tag = re.search(r"(?:<[^<>]{1,30}>|[-=]>|(?:\A|\n)>) ?\Z", left)  # <answer> 10, => 10, and a quoted line's > 10
     if re.search(r"[_^\\(\[{/.:,]\Z", left) and re.search(
         r"[\w)]\(\Z|\\\w+ ?\{\Z|[_^\\]\{?\Z|(?<![^\W\d_])[^\W\d_]/\Z|[\d)]/\Z|\d[:.,]\Z|}\{\Z", left
     ):
@@ -246,7 +246,7 @@ def _continues(left: str, right: str, number: str) -> bool:
         return True  # 5a3, 12:30, 5/x
     if re.match(r" ?[+\u00d7\u00f7\u00b7\u00b1]|\*[A-Za-z(\\]| \* [\w(]| ?- ?[\d(\\]|-[A-Za-z](?![A-Za-z])", right):
         return True  # 5 + x
-    if not re.match(r"</|<\w+>", right) and re.match(r" ?[<>\u2264\u2265\u2260]", right):
+    if not re.match(r" ?(?:</|<\|?\w+)", right) and re.match(r" ?[<>\u2264\u2265\u2260]", right):
         return True  # 5 < x
     return bool(re.match(r"\.\.", right)) and "." in number  # 0.33...
 

@@ -8,6 +8,8 @@ Whether a chat format can write tool calls is models/chat's to say. Thoughts bes
 <think> and </think>, as the templates of Qwen3 and DeepSeek-R1 write them.
 """
 
+import re
+
 from envs.refusal import Refusal
 from envs.rows import unpack
 
@@ -28,6 +30,7 @@ MEANINGFUL = {
 }
 LEARNED = {"prefix", "suffix", *THOUGHTS}
 BESIDE_PROMPT = {"context", "passage", "document", "documents", "choices", "options", "input", "instruction"}
+FLAG_LIKE = re.compile("mask|loss|train|learn|weight|flag", re.IGNORECASE)  # names of lists of flags
 LISTS = ("messages", "conversations")
 
 
@@ -56,10 +59,9 @@ def conversation(row: object, prompt: str, answer: str = "") -> tuple[list[dict]
     for name in sorted(row.keys() - read):
         if name.lower() in refused | {"system", "system_prompt"}:
             raise Refusal(f"the column {name!r} is not read, and the row may say something else without it")
-        if answer and _are_flags(row[name], messages):
-            raise Refusal(
-                f"the column {name!r} looks like a flag for each message; {FLAGS[0]}, {FLAGS[1]}, ... are read"
-            )
+        if answer and FLAG_LIKE.search(name) and _are_flags(row[name], messages):
+            known = ", ".join(FLAGS)
+            raise Refusal(f"the column {name!r} looks like a flag for each message; rename it to one of {known}")
     messages = _with_system(messages, row)
     if tools := _tools(row.get("tools")):
         if messages[0]["role"] == "assistant":

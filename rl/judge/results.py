@@ -117,6 +117,10 @@ def task_differences(report: dict, reference: dict, key: str) -> list[float]:
 def check_same_tasks(name: str, report: dict, other: str, reference: dict) -> None:
     """Raise ArgumentError if two results are not of the same tasks."""
     ours, theirs = ([(task["env"], task["seed"]) for task in one["tasks"]] for one in (report, reference))
+    named = [{task.get("task") for task in pair} for pair in zip(report["tasks"], reference["tasks"], strict=False)]
+    changed = sum(len(names - {None, ""}) > 1 for names in named)  # results of earlier versions name no tasks
+    if ours == theirs and changed:
+        raise ArgumentError(f"{other} and {name} played different tasks under {changed} of {len(ours)} seeds")
     if ours != theirs or report["split"] != reference["split"]:
         counts = f"{len(theirs)} of split={reference['split']} and {len(ours)} of split={report['split']}"
         raise ArgumentError(f"{other} and {name} played different tasks, {counts}: give the same env=, n= and split=")
@@ -195,8 +199,9 @@ def _row(env: str, part: dict) -> list[str]:
 
 def _passes(tasks: list[dict], k: int) -> dict[str, float] | None:
     """Return the mean of pass@k over tasks with at least k whole samples, and its interval."""
-    values = [pass_at_k(sum(t["success"]), len(t["success"]), k) for t in tasks if len(t["success"]) >= k]
-    low, high = rate_interval(values) if values else (0.0, 1.0)
+    whole = [task for task in tasks if len(task["success"]) >= k]
+    values = [pass_at_k(sum(task["success"]), len(task["success"]), k) for task in whole]
+    low, high = rate_interval(values, [_name(task) for task in whole]) if values else (0.0, 1.0)
     return {"mean": fmean(values) if values else 0.0, "low": low, "high": high, "tasks": len(values)}
 
 

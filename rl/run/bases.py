@@ -146,9 +146,15 @@ def _tokenizer_digest(spec: dict, known: set[str] | None) -> str:
     if not spec:
         return ""
     try:
-        model = {key: spec["model"].get(key) for key in ("type", "vocab", "byte_fallback", "unk_token")}
+        model = {
+            key: spec["model"].get(key) for key in ("type", "vocab", "byte_fallback", "unk_token", "ignore_merges")
+        }
         merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in spec["model"].get("merges") or []]
-        added = [(token["id"], token["content"]) for token in spec.get("added_tokens", [])]
+        flags = ("single_word", "lstrip", "rstrip", "normalized")
+        added = [
+            (token["id"], token["content"], *(bool(token.get(flag)) for flag in flags))
+            for token in spec.get("added_tokens", [])
+        ]
         added = sorted(token for token in added if known is None or token[1] in known)
         parts = [model, merges, added, spec.get("normalizer"), spec.get("pre_tokenizer")]
         return _sha256(json.dumps(parts, sort_keys=True))

@@ -86,8 +86,12 @@ def schedule_change(state: TrainState, cfg: Config, saved: dict[str, Any]) -> st
     saved: the keys of the run's config.json.
     """
     earlier = replace(cfg, **{key: saved[key] for key in (*SCHEDULED, "schedule_epochs") if key in saved})
+    if cfg.schedule == "constant" or not state.step:
+        return ""
+    if cfg.schedule_epochs and cfg.schedule_epochs == saved.get("schedule_epochs") and cfg.epochs != earlier.epochs:
+        return f"schedule_epochs={cfg.schedule_epochs} stays: the rate decays over these epochs of {cfg.epochs}\n"
     same = earlier.schedule_steps == cfg.schedule_steps and earlier.schedule == cfg.schedule
-    if same or cfg.schedule == "constant" or cfg.schedule_epochs or not state.step:
+    if same or cfg.schedule_epochs:
         return ""
     before, after = (
         one.lr * learning_rate_factor(step, one.schedule_steps, one.schedule, one.warmup_steps, one.min_lr_ratio)

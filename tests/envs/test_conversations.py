@@ -202,7 +202,7 @@ def test_a_column_that_changes_every_prompt_is_refused(name):
             conversation({**row, name: "x"}, "prompt", "answer")
 
 
-@pytest.mark.parametrize("name", ["assistant_masks", "loss_masks", "weights", "train_on_turn", "flags"])
+@pytest.mark.parametrize("name", ["assistant_masks", "loss_masks", "weights", "train_on_turn", "flags", "Learned"])
 def test_flags_under_any_name_are_refused(name):
     for flags in ([0, 1], [False, True], [0.0, 1.0]):
         with pytest.raises(ValueError, match=f"the column '{name}' looks like a flag for each message"):
@@ -215,6 +215,10 @@ def test_flags_under_any_name_are_refused(name):
 def test_columns_about_learning_do_not_concern_a_question(name, value):
     messages, unread = conversation({"question": "Who?", "answer": "Ann", name: value}, "question")
     assert messages == [{"role": "user", "content": "Who?"}] and unread == {"answer", name}
+
+
+def test_other_lists_as_long_as_the_conversation_are_only_named():
+    assert conversation({"messages": [ASKED, SAID], "turn_ids": [0, 1]}, "prompt", "answer")[1] == {"turn_ids"}
 
 
 def test_a_flag_inside_a_part_is_refused():

@@ -413,3 +413,14 @@ def test_rows_without_a_number_are_left_out(tmp_path, capsys):
     with pytest.raises(ValueError, match=r"3 of 5 rows of .* a file of which more than half is left out is refused"):
         envs.make("qa", data=str(path), match="number", splits="own")
     assert rows.LeftOut.__mro__[1] is Exception  # no ValueError, which refuses the file
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("5 + 5 => 10", 10), ("5 + 5 -> 10", 10), ("Answer:\n> 10", 10), ("<answer> 10 </answer>", 10)),
+        *(("42 </s>", 42), ("42 <|im_end|>", 42), ("42 <br>", 42), ("x > 5", None), ("5 < x", None), ("3 <= 4", None)),
+    ],
+)
+def test_arrows_tags_and_quotes_are_no_relations(text, number):
+    assert final_number(text) == number

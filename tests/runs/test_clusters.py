@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from models import load_model, load_tokenizer
+from rl.config.arguments import ArgumentError
 from rl.config.words import parse
 from rl.evaluate import describe, evaluate, summary
 from rl.judge.results import compared, result
@@ -94,3 +95,20 @@ def test_a_rollout_names_the_task_of_each_episode():
         env.reset(task.seed, task.split)
         digests.add(task_digest(env))
     assert found["distinct_tasks"] == len(digests) < 40
+
+
+def test_pass_at_k_draws_whole_tasks():
+    outcomes = {f"{t}": [t % 2] * 10 for t in range(8)}
+    found = result(played(outcomes), 1.0, "val", [1])
+    [(low, high)] = [(found["pass"]["1"]["low"], found["pass"]["1"]["high"])]
+    assert (low, high) == pytest.approx((found["low"], found["high"]), abs=0.02)
+
+
+def test_other_tasks_under_the_same_seeds_are_not_compared():
+    first = result(played({f"a{t}": [1] for t in range(6)}), 0.0, "val", [])
+    other = result(played({f"b{t}": [1] for t in range(6)}), 0.0, "val", [])
+    with pytest.raises(ArgumentError, match="different tasks under 6 of 6 seeds"):
+        compared("now", first, "before", other)
+    for task in other["tasks"]:
+        task["task"] = ""  # a result of an earlier version
+    assert compared("now", first, "before", other)["success"] == 0

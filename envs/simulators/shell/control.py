@@ -195,6 +195,8 @@ class Control(Launching):
         if self.options["nocasematch"]:
             pattern, value = pattern.translate(LOWER), value.translate(LOWER)
         self.machine.tick(len(value) >> 9)
+        if "\0" in pattern:  # an extended glob, which goes over the text for each of its alternatives
+            self.machine.tick(len(value) >> 2)
         return matches(pattern, value)
 
     # -- [[ ]]

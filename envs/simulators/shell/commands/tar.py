@@ -87,6 +87,7 @@ def _create(p: Process, chosen: dict, operands: list, exclude: list[str]) -> Non
             attempt(p, _add, p, archive, folder, operand, chosen, exclude, warned, say, target)
     data = out.getvalue()
     if "z" in chosen or ("a" in chosen and name.endswith((".gz", ".tgz"))):
+        p.tick(len(data) >> 7)
         data = packed(data)
     if name == "-":
         p.out(data)
