@@ -177,12 +177,17 @@ def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
                 episodes = play(cfg, temperature, tasks)
             result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])
             results.setdefault(policy, []).append(result)
+            save(keys.json, {"config": cfg.as_dict(), "played": played, "results": results, "comparisons": []})
             print(f"{policy}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
         del play  # with its model
     comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))
-    if keys.json and ranks.is_first():
-        report = {"config": cfg.as_dict(), "played": played, "results": results, "comparisons": comparisons}
-        write_text(Path(keys.json), json.dumps(report, indent=2) + "\n")
+    save(keys.json, {"config": cfg.as_dict(), "played": played, "results": results, "comparisons": comparisons})
+
+
+def save(path: str, report: dict) -> None:
+    """Write the results so far into json=, if it is given: a later evaluation may fail."""
+    if path and ranks.is_first():
+        write_text(Path(path), json.dumps(report, indent=2) + "\n")
 
 
 def policy_name(name: str, cfg: Experiment, keys: Keys) -> str:

@@ -40,11 +40,12 @@ def evaluate(
 
 def judged(played: list[Episode], temperature: float, split: str) -> dict:
     """Return the `summary` of all episodes, and under "by_env" that of each environment. Episodes whose environment
-    failed are only counted; at least one must be finished."""
+    failed are only counted; at least one must be finished. "failed_envs" names the environments of which none is."""
     finished = [e for e in played if not e.infrastructure_failed]
+    failed = sorted({e.env for e in played} - {e.env for e in finished})
     by_env = {name: summary([e for e in finished if e.env == name]) for name in sorted({e.env for e in finished})}
     at = {"temperature": temperature, "split": split, "infrastructure_failed": len(played) - len(finished)}
-    return {**summary(finished), **at, "by_env": by_env}
+    return {**summary(finished), **at, "by_env": by_env, **({"failed_envs": failed} if failed else {})}
 
 
 def summary(episodes: list[Episode]) -> dict:
@@ -96,4 +97,7 @@ def describe(result: dict) -> str:
     long = f"; {unasked} prompts left no room for a reply" if unasked else ""
     left_out = result.get("infrastructure_failed", 0)
     failed = f"; {left_out} episodes left out, whose environment or server failed" if left_out else ""
+    failed += "".join(
+        f"; every episode of {env} failed, so it is missing here" for env in result.get("failed_envs", [])
+    )
     return f"{kind} success {result['success']:.1%} ({interval}){long}{failed}"

@@ -127,3 +127,11 @@ def test_a_prompt_that_cannot_be_written_leaves_one_episode_out(tiny, monkeypatc
         played = play(parse(["algo=sft", "env=sat", "sat.n=3", "max_new_tokens=2"]), bar)
         assert sum(episode.infrastructure_failed for episode in played) == 1
         assert "its prompt cannot be written: the chat template leaves out tool_calls" in bar.lines[0]
+
+
+def test_an_environment_of_which_every_episode_fails_is_named(tiny, monkeypatch):
+    """In a mixture the others' success is not that of all."""
+    failing(monkeypatch, "step", ERRORS["missing"], always=True)
+    cfg = parse(["env=sat,textcraft", "sat.n=3", "max_new_tokens=2", "max_turns=1"])
+    [found] = evaluate(*tiny, cfg, [0.0], "test", 12)
+    assert describe(found).endswith("; every episode of sat failed, so it is missing here")

@@ -163,6 +163,25 @@ def test_an_evaluation_ends_if_most_episodes_fail(here, capsys):
     Handler.failures = []
 
 
+def test_results_before_a_failure_are_saved(here, tmp_path):
+    """Sampled play is saved when greedy play fails."""
+    plays = []
+
+    def play(cfg, temperature, tasks):
+        if plays:
+            raise ValueError("all 2 episodes that were tried failed")
+        plays.append(1)
+        return evaluation.play_all(here[2], "mine", cfg, temperature, tasks)
+
+    words = [*WORDS, f"server={here[2].url}", "model=base", "adapter=mine", "n=2", f"json={tmp_path / 'x.json'}"]
+    words += ["textcraft.prompt=short", "textcraft.difficulty=1", "textcraft.max_turns=2"]
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ValueError, match="all 2 episodes"):
+        patch.setattr(eval_program, "evaluators_on_server", lambda *_: [("mine", play)])
+        eval_program.main(*parse(words, "eval.py", eval_program.Keys))
+    saved = json.loads((tmp_path / "x.json").read_text())
+    assert [result["temperature"] for result in saved["results"]["mine"]] == [1.0]
+
+
 def test_an_unknown_model_ends_the_evaluation_at_once(here):
     Handler.failures = [(404, {"message": "The model `x` does not exist"})]
     with pytest.raises(ValueError, match=r"404 .*does not exist"):
