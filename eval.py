@@ -177,17 +177,19 @@ def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
                 episodes = play(cfg, temperature, tasks)
             result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])
             results.setdefault(policy, []).append(result)
-            save(keys.json, {"config": cfg.as_dict(), "played": played, "results": results, "comparisons": []})
+            if keys.json:  # what is there: a later evaluation may fail
+                save(Path(keys.json), cfg, played=played, results=results, comparisons=[])
             print(f"{policy}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
         del play  # with its model
     comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))
-    save(keys.json, {"config": cfg.as_dict(), "played": played, "results": results, "comparisons": comparisons})
+    if keys.json:
+        save(Path(keys.json), cfg, played=played, results=results, comparisons=comparisons)
 
 
-def save(path: str, report: dict) -> None:
-    """Write the results so far into json=, if it is given: a later evaluation may fail."""
-    if path and ranks.is_first():
-        write_text(Path(path), json.dumps(report, indent=2) + "\n")
+def save(path: Path, cfg: Config, **report: object) -> None:
+    """Write a report and its settings as JSON."""
+    if ranks.is_first():
+        write_text(path, json.dumps({"config": cfg.as_dict(), **report}, indent=2) + "\n")
 
 
 def policy_name(name: str, cfg: Experiment, keys: Keys) -> str:
