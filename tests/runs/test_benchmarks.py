@@ -98,7 +98,7 @@ def test_unknown_row_is_refused_before_anything_is_loaded(name, monkeypatch, cap
         "logprob": "float32; bfloat16", "lora": "float32; bfloat16; group prefix sharing", "generate": "tiny",
         "step": "whole step; sampling; the rest; sampling against training", "onpolicy": "float32",
         "envs": "textcraft; alfworld; babyai; webshop; sciworld; sat; os_interaction; db_bench; tau_retail; planner; "
-        "abd; ded; webshop's catalogue; a machine of the shell; sandbox; shell alone; SQL alone; memory",
+        "sums; abd; ded; webshop's catalogue; a machine of the shell; sandbox; shell alone; SQL alone; memory",
         "quant": "1 layers of quarter",
     }[name]  # fmt: skip
     with pytest.raises(SystemExit) as end:
