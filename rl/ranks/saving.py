@@ -12,7 +12,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from rl import ranks
 from rl.config.refusals import Refusal
@@ -62,11 +61,11 @@ class Pieces:
 
     def like(self, key: str, p: Tensor) -> Tensor:
         """Return a tensor as `p` lies: whole, or this rank's rows."""
-        if ranks.here.shards is None or not isinstance(p, DTensor):
+        if not _is_share(p):
             return self.whole(key)
         rows = self.rows(key, *share_of(len(p), ranks.here.rank, ranks.here.world)).to(p.device)
         how = dict(run_check=False, shape=p.shape, stride=p.stride())
-        return DTensor.from_local(rows, p.device_mesh, p.placements, **how)
+        return type(p).from_local(rows, p.device_mesh, p.placements, **how)
 
     def rows(self, key: str, start: int, stop: int) -> Tensor:
         """Return some rows of a tensor."""
@@ -94,7 +93,7 @@ def save(tensors: dict[str, Tensor], folder: Path, name: str) -> None:
 
 
 def _save_own(tensors: dict[str, Tensor], folder: Path, name: str) -> None:
-    shared = {key: x.to_local() for key, x in tensors.items() if isinstance(x, DTensor)}
+    shared = {key: x.to_local() for key, x in tensors.items() if _is_share(x)}
     mine = tensors | shared if ranks.is_first() else shared
     mine = {key: x.detach().cpu().contiguous() for key, x in mine.items()}
     save_file(mine, folder / file_name(name, ranks.here.rank, ranks.here.world))
@@ -105,8 +104,17 @@ def whole(x: Tensor) -> Tensor:
     every rank; all must call this."""
     if ranks.here.shards is None:
         return x
-    if not isinstance(x, DTensor):
+    if not _is_share(x):
         return x.clone()
     copies: list[Tensor] = []
     ranks.meet(lambda: copies.append(x.full_tensor()))
     return copies[0].to(ranks.here.shards.dtype)
+
+
+def _is_share(x: torch.Tensor) -> bool:
+    """Return whether a tensor holds a share of the rows."""
+    if ranks.here.shards is None:
+        return False
+    from torch.distributed.tensor import DTensor  # loads slowly, and most runs hold the whole model
+
+    return isinstance(x, DTensor)
