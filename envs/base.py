@@ -26,9 +26,7 @@ class Step:
 class Environment:
     """Play one episode at a time. Each environment's module has a subclass `Env`, made from its `Config`."""
 
-    task: (
-        str  # once reset, the canonical text of the task: its hash decides the split, and equal tasks have equal texts
-    )
+    task: str = ""  # once reset, the canonical text of the task; equal tasks have equal texts, whose hash is the split
     slow: bool = False  # step and reset wait for a server or another process: rollouts call them in a thread pool
     left: Event = Event()  # set by a rollout that ends early: a slow environment stops waiting and raises
 

@@ -73,13 +73,12 @@ def conversation(row: object, prompt: str, answer: str = "") -> tuple[list[dict]
 def _of_columns(row: dict, prompt: str, answer: str) -> tuple[list[dict], set[str]]:
     """Return the messages of a question and its answer, with alpaca's `input` and `history`; and the columns read."""
     asked, used = row[prompt], {prompt, answer, "history"}
-    for name, other in (("input", "instruction"), ("instruction", "input")):
-        if name in row and name not in (prompt, answer) and prompt == other:
-            if prompt == "input":
-                raise Refusal("it has an instruction beside the input: name instruction as the prompt's column")
-            if not isinstance(asked, str) or not isinstance(row[name], str):
-                raise Refusal(f"its {name} must be a text, not {_short(row[name])}")
-            asked, used = f"{asked}\n{row[name]}", used | {name}
+    if prompt == "input" and "instruction" in row:
+        raise Refusal("it has an instruction beside the input: name instruction as the prompt's column")
+    if prompt == "instruction" and "input" in row and answer != "input":
+        if not isinstance(asked, str) or not isinstance(row["input"], str):
+            raise Refusal(f"its instruction and its input must be texts, not {_short([asked, row['input']])}")
+        asked, used = f"{asked}\n{row['input']}", used | {"input"}
     messages = _history(row.get("history"))
     if isinstance(asked, list):
         messages += [message(one) for one in asked]

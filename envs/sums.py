@@ -1,4 +1,4 @@
-"""Sums: add two numbers, in one reply. A pretrained model of any size learns it in minutes.
+"""Sums: add two numbers, in one reply: for the first minutes with a pretrained model.
 
 Task.     `What is 17 + 25?` The two numbers are below 30 at level 1, below 70 at level 2 and below 100 at level 3.
 

@@ -32,7 +32,7 @@ from envs.demos import expert
 from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
 from models.json_file import parse_json, read_bytes
-from rl import ranks
+from rl import ranks, sft
 from rl.base_model import Base, request_streams
 from rl.batch import forward, make_batch, micro_batches
 from rl.config.fields import Config, Optim
@@ -45,7 +45,6 @@ from rl.rollout import CUT, add_step, check_failures, write_prompt
 from rl.run.files import bounded_lines
 from rl.tasks import Task, failures_of, make_env, make_tasks, task_digest, text_of, with_prompt
 
-SFT_PROMPT = "prompt"  # default of sft.prompt_column
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
 MOST_ARRAY, MOST_PARTS = 2**27, 5_000_000  # bytes, lists and objects of a file that is one JSON array
 
@@ -105,7 +104,7 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
 
     Print the columns that were not read. Raise ValueError for a row that is no conversation, or larger than MOST_BYTES.
     """
-    conversations, unread, has_prompt = [], Counter(), prompt in ("", SFT_PROMPT)
+    conversations, unread, has_prompt = [], Counter(), prompt in ("", sft.Config.prompt_column)
     for where, row in _rows(path):
         try:
             messages, not_read = conversation(row, prompt, answer)

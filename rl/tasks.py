@@ -145,5 +145,4 @@ def failures_of(env: str) -> Iterator[None]:
 def task_digest(env: envs.Environment) -> str:
     """Return a short digest of the task that an environment plays, equal for seeds that draw the same task; "" for an
     environment that does not name its tasks."""
-    name = getattr(env, "task", "")
-    return hashlib.sha256(str(name).encode()).hexdigest()[:16] if name else ""
+    return hashlib.sha256(env.task.encode()).hexdigest()[:16] if env.task else ""

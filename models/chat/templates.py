@@ -236,8 +236,7 @@ class Template:
                 f"the chat template does not end {show(self.mark, text)[-60:]!r} with {show(self.mark, self.end)}"
             )
         text = text[: text.rindex(self.end) + len(self.end)]
-        thought = content.rpartition(ANSWER)[0].removeprefix(THINK).removeprefix(THINK.strip())
-        if not _is_in(self._disguise.reveal(self._disguise.hide(thought)), text):
+        if _longest_line(content.rpartition(ANSWER)[0].removeprefix(THINK)) not in text:
             raise Refusal("the chat template leaves out the thoughts of a reply, which would not be learned")
         return self._before, text
 
@@ -317,7 +316,7 @@ def _check_whole(messages: list[dict], tools: list[dict] | None, rendered: str) 
     needed: Counter[str] = Counter()
 
     def check(text: str, what: str) -> None:
-        line = max((line.strip() for line in text.splitlines()), key=len, default="")
+        line = _longest_line(text)
         needed[line] += bool(line)
         escaped = json.dumps(line, ensure_ascii=False)[1:-1]
         if sum(rendered.count(form) for form in {line, escaped}) < needed[line]:
@@ -332,9 +331,9 @@ def _check_whole(messages: list[dict], tools: list[dict] | None, rendered: str) 
             check(text, "tool_calls: write the calls into the content, as text")
 
 
-def _is_in(text: str, rendered: str) -> bool:
-    """Return whether the longest line of a text is in a rendering."""
-    return max((line.strip() for line in text.splitlines()), key=len, default="") in rendered
+def _longest_line(text: str) -> str:
+    """Return the line by which a text is looked for: templates strip texts, and write the breaks of lines in JSON."""
+    return max((line.strip() for line in text.splitlines()), key=len, default="")
 
 
 def _texts(value: object) -> Iterator[str]:

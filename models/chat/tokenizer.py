@@ -61,7 +61,7 @@ class Tokenizer:
         if not path.is_file():
             raise FileNotFoundError(f"{path}: the model folder has no tokenizer.json")
         try:
-            spec = read_spec(path)
+            spec, lost = read_spec(path)
             added = {token["content"]: token["id"] for token in spec.get("added_tokens", [])}
             self._full, mark = Guarded(spec, path), Marks(added)
             self._text = Guarded(_renamed(spec, mark.names), path)  # cannot read control tokens
@@ -75,7 +75,7 @@ class Tokenizer:
         self.control_ids = frozenset(added.values())
         self.vocab_size = self._full.get_vocab_size()
         self._thinking, self._mark = thinking, mark
-        self._format = self._choose_format(lost_tokens(path, added))
+        self._format = self._choose_format(lost)
         ends = self.encode(self._format.end)[:1] if self._format.end else []
         self._end = ends[0] if ends else None
         self.eos_ids = frozenset([*self._read_eos(added), *ends])
@@ -191,8 +191,9 @@ def load_tokenizer(name: str, thinking: bool = True) -> Tokenizer:
     return Tokenizer(resolve(name), thinking)
 
 
-def read_spec(path: Path) -> dict:
-    """Return the object in a tokenizer.json, without the parts that are not used.
+def read_spec(path: Path) -> tuple[dict, list[str]]:
+    """Return the object in a tokenizer.json, without the parts that are not used; and the added tokens that it lost,
+    because the model has no row for them.
 
     Raise ValueError if it is refused, or if a file beside it that runs copy is a link out of the folder: that could be
     any file of this machine.
@@ -218,14 +219,9 @@ def read_spec(path: Path) -> dict:
         raise Refusal(f"{len(added):,} added tokens, more than {MOST_ADDED:,}")
     if not all(type(token["id"]) is int and token["id"] >= 0 and token["content"] for token in added):
         raise Refusal("an added token has no text or no id")
-    known = [token for token in added if token["id"] < rows]  # the others have no embedding
-    return {**spec, "added_tokens": known, "padding": None, "truncation": None}
-
-
-def lost_tokens(path: Path, added: dict[str, int]) -> list[str]:
-    """Return the added tokens of a tokenizer.json that read_spec left out, because the model has no row for them."""
-    tokens = parse_json(read_bytes(path, MOST_BYTES), MOST_PARTS).get("added_tokens", [])
-    return [token["content"] for token in tokens if token["content"] not in added]
+    known = [token for token in added if token["id"] < rows]
+    lost = [token["content"] for token in added if token["id"] >= rows]
+    return {**spec, "added_tokens": known, "padding": None, "truncation": None}, lost
 
 
 def _not_found(tokenizer: "Guarded", names: dict[str, str], ids: dict[str, int]) -> list[str]:

@@ -111,7 +111,7 @@ def whole(x: Tensor) -> Tensor:
     return copies[0].to(ranks.here.shards.dtype)
 
 
-def _is_share(x: torch.Tensor) -> bool:
+def _is_share(x: Tensor) -> bool:
     """Return whether a tensor holds a share of the rows."""
     if ranks.here.shards is None:
         return False

@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 
 import lora
+from models.chat import tokenizer
 from models.chat.templates import default_template, read_template
 from models.config import read_config
 from models.json_file import parse_json, read_bytes
@@ -24,7 +25,6 @@ from rl.run.files import read_json
 
 FILE = "base.json"
 BLOCK, MOST_WEIGHTS = 2**20, 2**30  # of larger weights, every n-th block of a tensor is read
-MOST_BYTES, MOST_PARTS = 2**25, 2_000_000  # of a tokenizer.json
 ANYWHERE = ("dtype", "quant", "max_position_embeddings")  # settings of a config.json that a copy of a base may change
 WORDS = {
     "weights": "other weights than those that it was trained over",
@@ -132,7 +132,7 @@ def _spec(folder: Path) -> dict:
     """Return the object in a folder's tokenizer.json; {} for none that could be used."""
     path = folder / "tokenizer.json"
     try:
-        spec = parse_json(read_bytes(path, MOST_BYTES), MOST_PARTS) if path.is_file() else {}
+        spec = parse_json(read_bytes(path, tokenizer.MOST_BYTES), tokenizer.MOST_PARTS) if path.is_file() else {}
     except ValueError:
         spec = {}
     return spec if isinstance(spec, dict) else {}

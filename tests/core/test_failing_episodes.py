@@ -78,22 +78,40 @@ def test_a_failing_expert_leaves_one_demonstration_out(method, tiny, monkeypatch
     assert sum(episode.infrastructure_failed for episode in played) == 1 and "KeyError" in bar.lines[0]
 
 
-def test_an_observation_that_cannot_be_written_leaves_one_episode_out(tiny, monkeypatch):
-    """The tokenizers library panics on some texts, which Guarded turns into a refusal."""
-    model, tokenizer = tiny
-    follow_up, calls = tokenizer.follow_up, []
+def refusing_once(monkeypatch, tokenizer, method: str, reason: str) -> None:
+    """Let the first call of a method of the tokenizer refuse."""
+    original, calls = getattr(tokenizer, method), []
 
-    def once(*args):
+    def call(*args):
         calls.append(1)
         if len(calls) == 1:
-            raise Refusal("tokenizer.json: the tokenizer fails (index out of bounds)")
-        return follow_up(*args)
+            raise Refusal(reason)
+        return original(*args)
 
-    monkeypatch.setattr(tokenizer, "follow_up", once)
+    monkeypatch.setattr(tokenizer, method, call)
+
+
+def test_an_observation_that_cannot_be_written_leaves_one_episode_out(tiny, monkeypatch):
+    """The tokenizers library panics on some texts, which Guarded turns into a refusal."""
+    refusing_once(monkeypatch, tiny[1], "follow_up", "tokenizer.json: the tokenizer fails (index out of bounds)")
     cfg, bar = parse(["env=textcraft", "max_new_tokens=2", "max_turns=3"]), Lines()
-    played = rollout(model, tokenizer, make_tasks(cfg, 0, 4, 1, "train", 0), cfg, 1.0, bar)
+    played = rollout(*tiny, make_tasks(cfg, 0, 4, 1, "train", 0), cfg, 1.0, bar)
     assert sum(episode.infrastructure_failed for episode in played) == 1
     assert "its observation cannot be written: tokenizer.json: the tokenizer fails" in bar.lines[0]
+
+
+@pytest.mark.parametrize("source", ["rollout", "demonstrations"])
+def test_a_prompt_that_cannot_be_written_leaves_one_episode_out(source, tiny, monkeypatch):
+    """One row of questions may need what the chat template does not write."""
+    refusing_once(monkeypatch, tiny[1], "prompt", "the chat template leaves out tool_calls")
+    cfg, bar = parse(["algo=sft", "env=sat", "sat.n=3", "max_new_tokens=2"]), Lines()
+    tasks = make_tasks(cfg, 0, 4, 1, "train", 0)
+    if source == "rollout":
+        played = rollout(*tiny, tasks, cfg, 1.0, bar)
+    else:
+        played = demonstrations(tiny[1], tasks, cfg, bar)
+    assert sum(episode.infrastructure_failed for episode in played) == 1
+    assert "its prompt cannot be written: the chat template leaves out tool_calls" in bar.lines[0]
 
 
 def test_an_evaluation_says_what_it_could_not_ask(tiny, monkeypatch):
@@ -104,29 +122,6 @@ def test_an_evaluation_says_what_it_could_not_ask(tiny, monkeypatch):
     [found] = evaluate(*tiny, parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), [0.0], "test", 6)
     assert found["prompts_too_long"] == 0 and found["episodes"] == 5
     assert describe(found).endswith("; 1 episodes left out, whose environment or server failed")
-
-
-def test_a_prompt_that_cannot_be_written_leaves_one_episode_out(tiny, monkeypatch):
-    """One row of questions may need what the chat template does not write."""
-    model, tokenizer = tiny
-    prompt, calls = tokenizer.prompt, []
-
-    def once(*args):
-        calls.append(1)
-        if len(calls) == 1:
-            raise Refusal("the chat template leaves out tool_calls")
-        return prompt(*args)
-
-    monkeypatch.setattr(tokenizer, "prompt", once)
-    for play in (
-        lambda cfg, bar: rollout(model, tokenizer, make_tasks(cfg, 0, 4, 1, "train", 0), cfg, 1.0, bar),
-        lambda cfg, bar: demonstrations(tokenizer, make_tasks(cfg, 0, 4, 1, "train", 0), cfg, bar),
-    ):
-        calls.clear()
-        bar = Lines()
-        played = play(parse(["algo=sft", "env=sat", "sat.n=3", "max_new_tokens=2"]), bar)
-        assert sum(episode.infrastructure_failed for episode in played) == 1
-        assert "its prompt cannot be written: the chat template leaves out tool_calls" in bar.lines[0]
 
 
 def test_an_environment_of_which_every_episode_fails_is_named(tiny, monkeypatch):

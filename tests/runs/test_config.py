@@ -14,6 +14,7 @@ import envs
 import eval
 import merge
 from models.weights import TINY
+from rl import config
 from rl.config import arguments, fields
 from rl.config.arguments import flatten
 from rl.config.refusals import GUIDES, recipe_names
@@ -371,3 +372,8 @@ def test_exact_on_a_gpu_asks_for_16_bits(capsys, monkeypatch):
 
 def test_temperature_0_is_for_evaluation_only():
     assert parse(["temperature=0"], "eval.py").temperature == 0
+
+
+def test_the_package_parses_words_as_its_module_does():
+    """A notebook writes `from rl import config; config.parse([...])`."""
+    assert config.parse(["algo=ppo", "lr=1e-3"]) == parse(["algo=ppo", "lr=1e-3"])
