@@ -104,7 +104,7 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
 
     Print the columns that were not read. Raise ValueError for a row that is no conversation, or larger than MOST_BYTES.
     """
-    conversations, unread, has_prompt = [], Counter(), prompt in ("", sft.Config.prompt_column)
+    conversations, unread, columns = [], Counter(), {}
     for where, row in _rows(path):
         try:
             messages, not_read = conversation(row, prompt, answer)
@@ -118,14 +118,12 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
             raise Refusal(f"{path}, {where}: {error}") from None
         conversations.append(messages)
         unread.update(not_read)
-        has_prompt = has_prompt or (isinstance(row, dict) and prompt in row)
-    if conversations and not has_prompt:
-        raise Refusal(
-            f"{path}: sft.prompt_column={prompt}, and no row has it; there is: {', '.join(unread) or 'nothing'}"
-        )
+        columns |= dict.fromkeys(row)
+    if conversations and prompt not in ("", sft.Config.prompt_column) and prompt not in columns:
+        raise Refusal(f"{path}: sft.prompt_column={prompt}, and no row has it; there is: {', '.join(columns)}")
     if unread:
-        columns = ", ".join(f"{name!r} ({count:,} rows)" for name, count in unread.most_common(12))
-        print(f"data: columns of {path} that are not read: {columns}")
+        names = ", ".join(f"{name!r} ({count:,} rows)" for name, count in unread.most_common(12))
+        print(f"data: columns of {path} that are not read: {names}")
     return conversations
 
 

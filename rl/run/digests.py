@@ -87,7 +87,8 @@ def check(cfg: Config, run: Path) -> None:
         raise Refusal(f"{path}: damaged ({error}); without the file nothing is compared") from None
     now, data = origin(cfg), f"data={cfg.data}"
     if changed := bases.differences(base, now["base"]):
-        raise Refusal(f"resume={run}: model={cfg.model} has changed since the run began: {' and '.join(changed)}")
+        model = f"model={cfg.model} has changed since the run began, or another is given"
+        raise Refusal(f"resume={run}: {model}; it has {', '.join(changed)}")
     inputs_before = {data: before.get("data"), **tasks}
     inputs_now = {data: now["data"], **now["tasks"]}
     if not base:  # of an earlier version

@@ -133,7 +133,7 @@ def test_prompts_behind_a_greeting_are_held_out_too(tokenizer, tmp_path, greetin
 
 
 def test_a_named_column_that_no_row_has_is_refused(tokenizer, tmp_path):
-    with pytest.raises(ValueError, match=r"sft.prompt_column=instruction, and no row has it"):
+    with pytest.raises(ValueError, match=r"sft.prompt_column=instruction, and no row has it; there is: messages"):
         loaded(tokenizer, written(tmp_path, CHAT), "sft.prompt_column=instruction")
 
 

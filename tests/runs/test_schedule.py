@@ -67,9 +67,10 @@ def test_a_span_that_is_none_is_refused(span):
         check_schedule(parse(["schedule=cosine"]).__class__(schedule="cosine", schedule_epochs=span))
 
 
-def test_a_span_without_a_schedule_is_refused():
-    status, _, err = run_program("train.py", "schedule=constant", "schedule_epochs=0-4")
-    assert status == 2 and "does nothing with schedule=constant" in err
+def test_a_span_without_a_schedule_is_refused(capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(["schedule=constant", "schedule_epochs=0-4"])
+    assert end.value.code == 2 and "does nothing with schedule=constant" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("order", ["sequential", "random"])

@@ -1,11 +1,15 @@
 """A field of a request is read, is known to change nothing, or answers 400 with its name."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.serve.access import BadRequest
+from models import load_tokenizer
 from rl.serve.protocol import IGNORED, NO_EFFECT, READ, UNSUPPORTED, _messages, check_fields
+from rl.serve.replies import ChatReply
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 VALUES = st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
@@ -87,3 +91,12 @@ def test_what_openai_returns_can_be_sent_back():
     assert said[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": 1}} and said[1]["content"] == ""
     thought = _messages([{"role": "assistant", "content": "4", "reasoning_content": "2+2"}])
     assert thought == [{"role": "assistant", "content": "<think>\n2+2\n</think>\n\n4"}]
+
+
+def test_log_probabilities_of_a_chat_have_the_bytes_of_each_token():
+    """A token may be a part of a character: only the bytes of all tokens together are the text's."""
+    tokenizer = load_tokenizer("tiny")
+    reply = SimpleNamespace(tokenizer=tokenizer)
+    tokens = [ChatReply._token(reply, token, -1.0) for token in tokenizer.encode("数 é 🙂")]
+    assert bytes(byte for token in tokens for byte in token["bytes"]) == "数 é 🙂".encode()
+    assert any("\ufffd" in token["token"] for token in tokens)
