@@ -36,6 +36,7 @@ from rl.run import exits
 from rl.run.files import read_json
 
 ENVS = [name for name in envs.NAMES if name not in envs.WITHOUT_TASKS]
+TWELVE = [name for name in ENVS if name != "sums"]  # which is for the first minutes
 NAME, POLICIES = "benchmarks.learning", ("base", "SFT", "RL")
 FULL = "demos=1000 n=200 eval_episodes=100"
 FULL_STAGES = {
@@ -51,7 +52,7 @@ QUICK_STAGES = {
 
 @dataclass(frozen=True)
 class Keys:
-    envs: str = ",".join(ENVS)  # environments by comma
+    envs: str = ",".join(TWELVE)  # environments by comma
     runs: str = "runs/learning"  # folder of the runs, one folder for each environment
     quick: bool = False  # fewer demonstrations, epochs and tasks
     out: str = ""  # also write the JSON to this file, and the table beside it as .md
@@ -193,7 +194,7 @@ def table(rows: list[dict[str, Any]], kind: str) -> Iterator[str]:
 
 def report(keys: Keys, given: dict[str, str], rows: list[dict[str, Any]]) -> None:
     """Print the tables, and write them and the JSON to out=."""
-    words = [f"envs={keys.envs}"] * (keys.names != ENVS) + ["quick=true"] * keys.quick
+    words = [f"envs={keys.envs}"] * (keys.names != TWELVE) + ["quick=true"] * keys.quick
     line = f"python -m benchmarks.learning {shlex.join([*words, *(f'{k}={v}' for k, v in given.items())])}".strip()
     machine, versions = common.describe_machine(), {"python": platform.python_version(), "torch": torch.__version__}
     described = {**machine, **versions}
