@@ -1,6 +1,7 @@
 """Every algorithm learns a bandit, played by token, whose best policy is known, and unlearns it with a wrong sign."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,8 @@ from conftest import random_model
 import lora
 import train
 from models.engine import Engine
-from rl import grpo
+from rl import grpo, ppo
+from rl.config.refusals import Refusal
 from rl.config.words import parse
 from rl.ppo import Critic
 from rl.records import Episode, Turn
@@ -184,6 +186,24 @@ def test_target_kl_stops_the_epochs_updates():
         state, cfg = make_state("ppo", **{"ppo.target_kl": target, "ppo.epochs": 4})
         losses, _ = train.learn(state, train.score(state, play(state, cfg, 0), cfg), cfg)
         assert (losses["optimizer_steps"] < 8) == fewer
+
+
+def test_target_kl_refuses_a_loss_that_does_not_return_approx_kl(monkeypatch):
+    """As somebody's own loss may; without it the bound could never stop anything."""
+    right = ppo.loss
+
+    def own(batch, cfg):
+        loss, metrics = right(batch, cfg)
+        del metrics["approx_kl"]
+        return loss, metrics
+
+    monkeypatch.setattr(ppo, "loss", own)
+    for target in ("none", "0.1"):
+        state, cfg = make_state("ppo", **{"ppo.target_kl": target})
+        batch = train.score(state, play(state, cfg, 0), cfg)
+        wanted = pytest.raises(Refusal, match=r"ppo\.target_kl=0\.1 needs a loss that returns the metric approx_kl")
+        with nullcontext() if target == "none" else wanted:
+            train.learn(state, batch, cfg)
 
 
 def test_step_with_an_infinite_gradient_is_skipped():

@@ -157,7 +157,7 @@ def test_an_unusable_reply_leaves_its_episode_out(server, tmp_path, capfd):
     for seed, case in spoilt.items():
         assert sum(json.loads(body)["seed"] == seed for body in asked) == sampler.ATTEMPTS, case
     printed = capfd.readouterr()
-    assert "the sampler: " in printed.out + printed.err
+    assert "the sampler: ids that are not of the vocabulary" in printed.out + printed.err
 
 
 def test_replies_of_another_adapter_are_not_learned_from(server, tmp_path, capfd):
