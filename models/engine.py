@@ -231,7 +231,7 @@ class Engine:
         return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
 
     def _current_step(self) -> Callable | None:
-        """Return the faster decode step for the weights as they are now, if there is one."""
+        """Return the faster decode step for the weights as they are now, if there is one (CPU: models/cpu/step.py)."""
         if self._step_version != self._version:
             self._step, self._step_version = hooks(self.model.lm_head.weight).decode_step(self.model), self._version
         return self._step

@@ -6,7 +6,8 @@ for the entropy, the backward computes the logits again:
 
     d logp(y) / d logit_v = [v = y] - p_v,    d entropy / d logit_v = -p_v (log p_v + entropy)
 
-models/head.py gets a frozen head's gradient from the forward.
+What is here is the reference. A CPU takes models/head.py, which gets a frozen head's gradient from the forward, and
+CUDA takes models/cuda/triton/logprob.py.
 """
 
 from collections.abc import Iterator

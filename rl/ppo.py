@@ -5,7 +5,8 @@ loss = clipped surrogate + vf_coef * value loss - entropy_coef * entropy        
 Differs from the textbook: a step of the return is a *turn*, not a token (`ppo.level=turn`). Each turn has one reward,
 one value (at its first token) and one advantage, which all its tokens share. With gamma below 1 per token, no credit
 would be left for a turn a thousand tokens ago. The critic is a two-layer MLP on the policy's hidden states, and its
-gradient stops there. `ppo.level=token` is the textbook. For the embedded model recipes/embedded.toml changes defaults.
+gradient stops there. `ppo.level=token` is the textbook. recipes/embedded.toml sets gamma = gae_lambda = 1,
+one pass and no bootstrap for the embedded model: there the advantage is the return minus the value.
 """
 
 from dataclasses import dataclass, replace

@@ -129,7 +129,8 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     temperature = cfg.temperature if cfg.algorithm.source == "rollouts" else 1.0  # of demonstrations
     pieces = list(micro_batches(batch, state.micro_tokens or cfg.micro_tokens))
-    # The loop may take p.grad away between two micro-batches; after the block p.grad is the sum over all, of all ranks.
+    # The loop may take p.grad away between two micro-batches; after the block p.grad is the sum over all pieces, and
+    # step.results are those of all pieces, of all ranks.
     with gradients.summed(pieces, parameters, state.pace) as step:
         for number, micro in step:
             with gradients.same_masks(cfg.lora.dropout, (cfg.seed, state.step, number), parameters[0].device):

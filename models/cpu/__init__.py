@@ -1,4 +1,7 @@
-"""What makes models/ faster on a CPU. Deleting this folder costs speed alone."""
+"""What makes models/ faster on a CPU. Deleting this folder costs speed alone.
+
+models/head.py belongs to it too, and lies outside because CUDA without Triton takes it as well.
+"""
 
 from models import head
 from models.cpu import block, memory, onednn, packed, process, products, step

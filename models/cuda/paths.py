@@ -14,11 +14,11 @@ from models.decoder import CausalLM
 NO_TRITON = "Triton does not work here"
 
 
-def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, exact: bool = False) -> torch.Tensor | None:
+def attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window=None, exact: bool = False) -> torch.Tensor | None:
     """Return models/attention.py's `attend` by Triton in 16 bits, and for every exact model, else None."""
     if not available.has_attention_kernel(q_BHTE, exact):
         return None
-    return available.kernels().attention.attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
+    return available.kernels().attention.attend(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window)
 
 
 def token_logprobs(hidden_ND, weight_VD, targets_N, temperature, entropy_grad):

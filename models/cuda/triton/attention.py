@@ -35,14 +35,14 @@ def attend(
     q_BHTE: torch.Tensor,
     k_UZEL: torch.Tensor,
     v_UZLE: torch.Tensor,
-    positions_BT: torch.Tensor,
+    last_key_BT: torch.Tensor,
     window: int | None = None,
 ) -> torch.Tensor:
     """Return the same as `attend` of models/attention.py, for bfloat16, float16 and float32 on a CUDA device.
 
     Position -1 marks padding. The output of padding is 0, and it costs next to nothing.
     """
-    return _Attention.apply(q_BHTE, k_UZEL, v_UZLE, positions_BT, FAR if window is None else window)
+    return _Attention.apply(q_BHTE, k_UZEL, v_UZLE, last_key_BT, FAR if window is None else window)
 
 
 def attend_packed(
@@ -78,26 +78,26 @@ def _in_order(B: int, T: int, device: torch.device) -> tuple[torch.Tensor, torch
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q_BHTE, k_UZEL, v_UZLE, positions_BT, window):
+    def forward(ctx, q_BHTE, k_UZEL, v_UZLE, last_key_BT, window):
         q_BTHE, k_UZEL, v_UZLE = q_BHTE.transpose(1, 2).contiguous(), _dense(k_UZEL), _dense(v_UZLE)
-        positions_BT, (B, T) = positions_BT.contiguous(), q_BTHE.shape[:2]
-        order = positions_BT.view(-1), *_in_order(B, T, q_BTHE.device), T, k_UZEL.shape[1] // max(B, 1), window
+        last_key_BT, (B, T) = last_key_BT.contiguous(), q_BTHE.shape[:2]
+        order = last_key_BT.view(-1), *_in_order(B, T, q_BTHE.device), T, k_UZEL.shape[1] // max(B, 1), window
         out_NHE, lse_NH = _packed(q_BTHE.flatten(0, 1), k_UZEL, v_UZLE, *order)
         out_BTHE, lse_BTH = out_NHE.view_as(q_BTHE), lse_NH.view(q_BTHE.shape[:3])
         ctx.window = window
-        ctx.save_for_backward(q_BTHE, k_UZEL, v_UZLE, positions_BT, out_BTHE, lse_BTH)
+        ctx.save_for_backward(q_BTHE, k_UZEL, v_UZLE, last_key_BT, out_BTHE, lse_BTH)
         return out_BTHE.transpose(1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_BHTE):
-        q_BTHE, k_UZEL, v_UZLE, positions_BT, out_BTHE, lse_BTH = ctx.saved_tensors
+        q_BTHE, k_UZEL, v_UZLE, last_key_BT, out_BTHE, lse_BTH = ctx.saved_tensors
         grad_BTHE = grad_BHTE.transpose(1, 2).contiguous()
         delta_BTH = (grad_BTHE.float() * out_BTHE).sum(-1)
         grad_q = torch.empty_like(q_BTHE)
         grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k_UZEL, v_UZLE))
         (B, T, H, E), Z = q_BTHE.shape, k_UZEL.shape[1]
-        inputs = q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH
+        inputs = q_BTHE, k_UZEL, v_UZLE, last_key_BT, grad_BTHE, lse_BTH, delta_BTH
         sizes = E**-0.5, T, Z, ctx.window, *_steps(k_UZEL, v_UZLE)
         for_queries, for_keys = (_options(part, (H, E), Z // max(B, 1), k_UZEL) for part in ("queries", "keys"))
         tiles = triton.cdiv(T, for_queries["ROWS"] // for_queries["G"])
@@ -139,7 +139,7 @@ def _steps(k_UZEL, v_UZLE) -> tuple[int, int]:
 
 
 @triton.jit
-def _queries(tile, z, positions_BT, T, K: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr):
+def _queries(tile, z, last_key_BT, T, K: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr):
     """Return (start, place, position) of a tile of queries, with G rows for each query.
 
     start: the index of the tile's first row in [B*T*H]. place: [ROWS], each row's index after start, or -1 for a row
@@ -148,7 +148,7 @@ def _queries(tile, z, positions_BT, T, K: tl.constexpr, G: tl.constexpr, ROWS: t
     row = tl.arange(0, ROWS)
     t = tile * (ROWS // G) + row // G
     real = (row // G < ROWS // G) & (t < T)
-    position = tl.load(positions_BT + z // K * T + t, mask=real, other=-1).to(tl.int32)
+    position = tl.load(last_key_BT + z // K * T + t, mask=real, other=-1).to(tl.int32)
     start = (z // K * T + tile * (ROWS // G)) * (K * G) + z % K * G
     place = tl.where(real, row // G * (K * G) + row % G, -1)
     return start, place, position
@@ -238,13 +238,13 @@ def _forward(
 
 @triton.jit(do_not_specialize=FREE)
 def _backward_queries(
-    q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH, grad_q,
+    q_BTHE, k_UZEL, v_UZLE, last_key_BT, grad_BTHE, lse_BTH, delta_BTH, grad_q,
     scale, T, Z, window, key_step, value_step,
     K: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of a tile of queries."""
     tile, z = tl.cdiv(T, ROWS // G) - 1 - tl.program_id(0) // Z, (tl.program_id(0) % Z).to(tl.int64)
-    start, place, position = _queries(tile, z, positions_BT, T, K, G, ROWS)
+    start, place, position = _queries(tile, z, last_key_BT, T, K, G, ROWS)
     least, most = _bounds(position)
     q, grad = _rows(q_BTHE, start, place, E, WIDTH), _rows(grad_BTHE, start, place, E, WIDTH)
     lse = tl.load(lse_BTH + start + place, mask=place >= 0, other=0)
@@ -261,7 +261,7 @@ def _backward_queries(
 
 @triton.jit(do_not_specialize=FREE)
 def _backward_keys(
-    q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH, grad_k, grad_v,
+    q_BTHE, k_UZEL, v_UZLE, last_key_BT, grad_BTHE, lse_BTH, delta_BTH, grad_k, grad_v,
     scale, T, Z, window, key_step, value_step,
     K: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -274,7 +274,7 @@ def _backward_keys(
     first, end = T, 0
     for some in range(0, T, SCAN):
         t = some + tl.arange(0, SCAN)
-        position = tl.load(positions_BT + z // K * T + t, mask=t < T, other=-1)
+        position = tl.load(last_key_BT + z // K * T + t, mask=t < T, other=-1)
         sees = (position >= u * L) & (position - window < u * L + L - 1)
         first = tl.minimum(first, tl.min(tl.where(sees, t, T), 0))
         end = tl.maximum(end, tl.max(tl.where(sees, t + 1, 0), 0))
@@ -284,7 +284,7 @@ def _backward_keys(
     values = tl.load(v_UZLE + (z + u * value_step) * (E * L) + at_v, mask=inside, other=0)
     sums_k, sums_v = tl.zeros((L, WIDTH), tl.float32), tl.zeros((L, WIDTH), tl.float32)
     for tile in range(first // (ROWS // G), tl.cdiv(end, ROWS // G)):
-        start, place, position = _queries(tile, z, positions_BT, T, K, G, ROWS)
+        start, place, position = _queries(tile, z, last_key_BT, T, K, G, ROWS)
         q, grad = _rows(q_BTHE, start, place, E, WIDTH), _rows(grad_BTHE, start, place, E, WIDTH)
         lse = tl.load(lse_BTH + start + place, mask=place >= 0, other=0)[None, :]
         delta = tl.load(delta_BTH + start + place, mask=place >= 0, other=0)[None, :]
