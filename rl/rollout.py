@@ -41,7 +41,7 @@ MAX_THREADS = 8  # slow environments that run side by side: more would take time
 GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
 
 # Takes the place of the environment's step for a reply that max_len cut short, which the environment never sees.
-CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
+UNSEEN = envs.Step("", 0.0, False, False, {"outcome": "unknown", "success": False, "valid": True, "shaped": 0.0})
 
 
 def rollout(
@@ -197,7 +197,7 @@ class _Games:
         # The sampled log-probabilities are the old ones of the loss; the mask is 1 on these ids.
         game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden)
         if turn.stop_reason == "context":
-            self.continue_episode(turn.slot, lambda: CUT)
+            self.continue_episode(turn.slot, lambda: timed_out(UNSEEN, game.env))
         else:
             self.step_env(turn.slot, lambda: game.env.step(self.tokenizer.answer(turn.ids)))
 
@@ -228,7 +228,7 @@ class _Games:
                 self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
                 self.base.ask(slot, game.task.key, result.requests)
                 return
-            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg)
+            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg, game.env)
         except envs.EnvironmentFailed as error:
             self.engine.close(slot)
             self.fail(self.playing.pop(slot), error)
@@ -258,14 +258,22 @@ def write_prompt(tokenizer: Tokenizer, messages: list[dict]) -> list[int]:
         raise envs.EnvironmentFailed(f"its prompt cannot be written: {error}") from None
 
 
-def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Config) -> list[int]:
+def timed_out(step: envs.Step, env: envs.Environment) -> envs.Step:
+    """Return the step as the last one of an episode that max_len ends: it also pays what the environment's turn limit
+    does, so that a reply which is too long never earns more than a wrong one."""
+    shaped = step.info["shaped"] + env.timeout_reward
+    info = {**step.info, "outcome": "timeout", "success": False, "shaped": shaped}
+    return replace(step, reward=step.reward + env.timeout_reward, truncated=True, info=info)
+
+
+def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Config, env: envs.Environment) -> list[int]:
     """Append the environment's step to the episode and set the last turn's reward.
 
     Return the observation's ids, after which the agent samples its next turn; [] ends the episode. max_len has room if
     the observation and one more token fit.
 
         the task goes on, and max_len has room         observation appended, episode goes on           -> its ids
-        the task goes on, and max_len has no room      observation dropped, outcome "timeout"          -> []
+        the task goes on, and max_len has no room      observation dropped, `timed_out`                -> []
         truncated, and a critic bootstraps             observation appended if there is room           -> []
         terminated, or truncated without a bootstrap   observation dropped                             -> []
 
@@ -280,7 +288,7 @@ def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Confi
         ids = ids if len(episode.ids_T) + len(ids) < cfg.max_len else []
     if not (over or ids):
         episode.turns[-1].stop_reason = "context"
-        step = replace(step, truncated=True, info={**step.info, "outcome": "timeout", "success": False})
+        step = timed_out(step, env)
     episode.append(ids)
     episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
     episode.terminated, episode.truncated = step.terminated, step.truncated

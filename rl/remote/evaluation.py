@@ -25,7 +25,7 @@ from rl.config.fields import Config
 from rl.config.refusals import Refusal
 from rl.records import Episode, Turn
 from rl.remote.client import Refused, Server, Unusable
-from rl.rollout import CUT, MAX_THREADS
+from rl.rollout import MAX_THREADS, UNSEEN, timed_out
 from rl.tasks import Task, failures_of, make_env, task_digest
 
 MOST_TRIED = 20  # episodes after which an evaluation ends if all of them failed
@@ -81,7 +81,8 @@ def _play(server: Server, name: str, cfg: Config, temperature: float, task: Task
         messages = list(env.reset(task.seed, task.split))
         episode.task = task_digest(env)
     while not (episode.terminated or episode.truncated):
-        start, tokens, reply, reason, step = len(episode.action_mask_T), 0, "", "context", CUT
+        start, tokens, reply, reason = len(episode.action_mask_T), 0, "", "context"
+        step = timed_out(UNSEEN, env)
         try:
             seed = draw.randrange(2**31)
             reply, tokens, reason = server.chat(name, messages, cfg.max_new_tokens, temperature, seed)
