@@ -6,8 +6,8 @@ model= and adapter= are the server's names of the base model and of adapters (vL
 Conversations are sent and text comes back, through the server's own chat template: there are no ids and no
 log-probabilities, so this evaluates and does not train. The server's context limit applies instead of max_len, and its
 own sampling settings apply too (vLLM: --generation-config vllm has none). Requests of environments go to the server's
-base model: chats to /chat/completions, embeddings to /embeddings, which vLLM serves with embedding models only
-(planner.independence_weight=0 needs none). At most MAX_THREADS episodes run at once. rl/remote/client.py sends the
+base model: chats to /chat/completions, embeddings (planner.similarity=embeddings) to /embeddings, which vLLM
+serves with embedding models only. At most MAX_THREADS episodes run at once. rl/remote/client.py sends the
 requests.
 """
 
