@@ -52,6 +52,7 @@ from rl.run.checkpoint import copy_tokenizer
 from rl.run.files import new_folder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+FORCE = "force=true merges"  # how each refusal ends that this key overrides
 MAX_LOST = 0.5  # largest part of a layer's update, in Frobenius norm, that the cast may lose
 MAX_GAP = 0.01  # nats between adapted and folded in float32, where rounding alone makes about 1e-5
 NEEDS = "one block of the model is held in float32, and its outputs for prompts=; device=cpu takes the host's memory"
@@ -159,7 +160,7 @@ def write(keys: Keys) -> None:
         gap = (folded_NV - adapted_NV).abs().max().item()
         if not gap <= MAX_GAP and not keys.force:
             raise Refusal(
-                f"folded in float32, a log-probability is {gap:.2g} from the adapter's; force=true merges anyway"
+                f"folded in float32, a log-probability is {gap:.2g} from the adapter's; {FORCE} all the same"
             )
         save_config(folder, json.loads((source / "config.json").read_text()), DTYPES[name])
         copy_tokenizer(tokenizer, folder)
@@ -189,7 +190,7 @@ def write(keys: Keys) -> None:
 def ways(name: str) -> str:
     """Return what to do when a cast to the dtype of that name loses too much."""
     keeps = "" if name == "float32" else "dtype=float32 keeps it, "
-    return f"{keeps}adapter_only=true leaves the base alone, force=true merges all the same"
+    return f"{keeps}adapter_only=true leaves the base alone, {FORCE} all the same"
 
 
 def described(keys: Keys, run: Path, base: str) -> str:
