@@ -101,8 +101,19 @@ def test_merge_that_falls_short_is_refused_and_leaves_nothing(word, line, epoch,
     assert line in err and "force=true" in err and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("given", [None, {"env": "http", "http": {"url": "http://x"}}, {"data": "rows.jsonl"}])
-def test_where_no_held_out_task_can_be_played_the_sentence_is_all(given, epoch, tmp_path):
+SCORER = {"env": "qa", "qa": {"match": "scorer.py"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "no settings of a run are beside the adapter"),
+        ({"env": "http", "http": {"url": "http://x"}}, "env=http plays on a server"),
+        ({"data": "rows.jsonl"}, "the run learned rows of data=, not tasks"),
+        (SCORER, "qa.match=scorer.py is a program, which merge.py does not execute"),
+    ],
+)
+def test_where_no_held_out_task_can_be_played_the_sentence_is_all(given, said, epoch, tmp_path):
     """Without a run's settings; of a server, which a stranger's training_config.json may name; of a run that learned
     the rows of data=, to which env= is only the default."""
     shutil.copytree(epoch, tmp_path / "epoch")
@@ -111,7 +122,7 @@ def test_where_no_held_out_task_can_be_played_the_sentence_is_all(given, epoch, 
         path.unlink()
     else:
         path.write_text(json.dumps(json.loads(path.read_text()) | given))
-    assert "compared on one sentence alone" in merged(f"adapter={tmp_path}/epoch", f"out={tmp_path}/merged")
+    assert f"compared on one sentence alone: {said}\n" in merged(f"adapter={tmp_path}/epoch", f"out={tmp_path}/merged")
     assert (tmp_path / "merged" / "training_config.json").exists() == (given is not None)
 
 
