@@ -96,6 +96,7 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     left_out = f", {demos.empty} left out for it" if demos.empty else ""
     counts = f"{len(demos.train):,} conversations to learn, {len(demos.held_out):,} held out"
     print(f"data: {counts}; {demos.cut:,} cut by max_len={cfg.max_len}{left_out}")
+    print("data: an epoch learns all of them, so episodes= has no effect; max_samples=N reads fewer rows")
     return demos
 
 

@@ -101,7 +101,7 @@ def test_merge_that_falls_short_is_refused_and_leaves_nothing(word, line, epoch,
     assert line in err and "force=true" in err and not list(tmp_path.iterdir())
 
 
-SCORER = {"env": "qa", "qa": {"match": "scorer.py"}}
+SCORER = {"env": "qa", "qa": {"match": "scorer.py:score"}}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ SCORER = {"env": "qa", "qa": {"match": "scorer.py"}}
         (None, "no settings of a run are beside the adapter"),
         ({"env": "http", "http": {"url": "http://x"}}, "env=http plays on a server"),
         ({"data": "rows.jsonl"}, "the run learned rows of data=, not tasks"),
-        (SCORER, "qa.match=scorer.py is a program, which merge.py does not execute"),
+        (SCORER, "qa.match=scorer.py:score is a program, which merge.py does not execute"),
     ],
 )
 def test_where_no_held_out_task_can_be_played_the_sentence_is_all(given, said, epoch, tmp_path):
