@@ -196,6 +196,7 @@ class _Games:
             return self.continue_episode(turn.slot, turn.step)
         # The sampled log-probabilities are the old ones of the loss; the mask is 1 on these ids.
         game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden)
+        live.turn_ended(self.progress, game.env)
         if turn.stop_reason == "context":
             self.continue_episode(turn.slot, lambda: timed_out(UNSEEN, game.env))
         else:

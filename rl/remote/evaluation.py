@@ -23,6 +23,7 @@ from models.chat.formats import without_thoughts
 from rl import reward
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
+from rl.evaluate import progress_bar
 from rl.records import Episode, Turn
 from rl.remote.client import Refused, Server, Unusable
 from rl.rollout import MAX_THREADS, UNSEEN, timed_out
@@ -37,7 +38,7 @@ def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: 
     Raise ValueError if all failed, or all of the first MOST_TRIED.
     """
     pool = ThreadPoolExecutor(min(MAX_THREADS, cfg.rollout_batch_size))
-    with tqdm(total=len(tasks), desc=f"evaluate {name}", leave=False, disable=None) as bar:
+    with progress_bar(len(tasks), f"evaluate {name}") as bar:
         played = []
         try:
             for episode in pool.map(partial(play, server, name, cfg, temperature), tasks):

@@ -1,8 +1,11 @@
-"""The live line of a terminal: how far an epoch is, how long it and the run still take, and how its episodes go.
+"""How far an epoch or an evaluation is: a live line on a terminal, and lines now and then in a log.
 
     epoch 3/48 episodes 29/128 ███▌        12 s left, run 8 min left  success 41 %  reward 0.52  1,234 tokens/s
 
-It is drawn on a terminal alone; where stdout or stderr is a file or a pipe, nothing is written.
+Where stdout is a file or a pipe, what takes longer than FIRST seconds prints a line then, and at doubling intervals:
+
+    evaluate on val: 0 of 400 episodes, 64 turns in 31 s; up to 1 h 4 min left
+    evaluate on val: 52 of 400 episodes, 612 turns in 61 s; about 7 min left
 """
 
 import sys
@@ -15,16 +18,70 @@ from tqdm import tqdm
 from rl import ranks
 from rl.records import Episode
 
+FIRST, LONGEST = 30, 600  # seconds before a log's first line, and most seconds between two
 FORMAT = "{desc} {n_fmt}/{total_fmt} {bar} {remaining} left{postfix}"
 # When this process began its first epoch and ended each, and the epochs then left. Of the process, because the bar of
 # an evaluation shows the run's time too.
 ended: list[tuple[float, int]] = []
 
 
-def progress_bar(total: int, name: str) -> tqdm:
-    """Return a progress bar on a terminal, nothing elsewhere."""
-    silent = None if sys.stdout and sys.stdout.isatty() else True
-    bar = tqdm(total=total, desc=name, leave=False, disable=silent, dynamic_ncols=True, bar_format=FORMAT)
+class Log:
+    """Takes the place of a progress bar where there is no terminal."""
+
+    disable = True  # nothing is drawn
+
+    def __init__(self, total: int, name: str):
+        self.total, self.name, self.began, self.wait = total, name, time.monotonic(), FIRST
+        self.done, self.turns, self.limit = 0, 0, 0  # episodes, agent turns, most turns of an episode; 0: unknown
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+    def clear(self) -> None:
+        pass
+
+    def reset(self, total: int) -> None:
+        self.total = total
+
+    def write(self, line: str) -> None:
+        print(line, flush=True)
+
+    def update(self, count: int = 1) -> None:
+        """Count episodes that are finished."""
+        self.done += count
+        self._print_if_due()
+
+    def turn_ended(self, limit: int) -> None:
+        """Count a turn of an episode that has at most `limit`; 0: unknown."""
+        self.turns, self.limit = self.turns + 1, max(self.limit, limit)
+        self._print_if_due()
+
+    def _print_if_due(self) -> None:
+        seconds = time.monotonic() - self.began
+        if seconds < self.wait or self.done >= self.total:
+            return
+        self.wait = seconds + min(seconds, LONGEST)
+        turns = f", {self.turns} turns" if self.turns else ""
+        self.write(
+            f"{self.name}: {self.done} of {self.total} episodes{turns} in {duration(seconds)}{self._left(seconds)}"
+        )
+
+    def _left(self, seconds: float) -> str:
+        """Return how long the rest takes, at the pace of episodes; while few are finished, at most, at that of turns."""
+        if self.done >= self.total / 10:
+            return f"; about {duration(seconds / self.done * (self.total - self.done))} left"
+        most = self.total * self.limit - self.turns
+        return f"; up to {duration(seconds / self.turns * most)} left" if self.turns and most > 0 else ""
+
+
+def progress_bar(total: int, name: str) -> tqdm | Log:
+    """Return a progress bar on a terminal, and what prints lines elsewhere."""
+    if not (sys.stdout and sys.stdout.isatty()):
+        return Log(total, name)
+    bar = tqdm(total=total, desc=name, leave=False, disable=None, dynamic_ncols=True, bar_format=FORMAT)
     if not bar.disable:
         bar.set_postfix_str(run_left())
     return bar
@@ -35,6 +92,12 @@ def finished(progress: Any, episodes: Collection[Episode]) -> None:
     if not progress.disable and time.time() - progress.last_print_t >= progress.mininterval:
         progress.set_postfix_str("  ".join(filter(None, (run_left(), described(episodes, progress.start_t)))), False)
     progress.update()
+
+
+def turn_ended(progress: Any, env: Any) -> None:
+    """Count a turn in an environment, for a log."""
+    if hasattr(progress, "turn_ended"):
+        progress.turn_ended(getattr(getattr(env, "config", None), "max_turns", 1))
 
 
 def described(episodes: Collection[Episode], began: float) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 from test_report import make_episode
@@ -44,6 +45,30 @@ def test_the_line_says_how_the_episodes_go():
     tokens = sum(turn.stop - turn.start for e in own[:2] for turn in e.turns)
     line = progress.described(own, progress.time.time() - 2)
     assert line.startswith(f"success 50%  reward 0.25  {tokens / 2:,.0f} tokens/s") and progress.described([], 0) == ""
+
+
+def test_a_log_gets_lines_at_doubling_intervals(monkeypatch, capsys):
+    now = 1000.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    env = SimpleNamespace(config=SimpleNamespace(max_turns=20))
+    with progress.progress_bar(400, "evaluate on val") as bar:
+        for second in range(200):
+            now = 1000.0 + second
+            progress.turn_ended(bar, env)
+            if second >= 50:
+                progress.finished(bar, [])
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == "evaluate on val: 0 of 400 episodes, 31 turns in 30 s; up to 2 h 9 min left", "400 x 20 turns"
+    assert second.startswith("evaluate on val: 10 of 400 episodes, 61 turns in 60 s; up to 2 h 10 min left")
+    assert third == "evaluate on val: 71 of 400 episodes, 121 turns in 2 min; about 9 min left"
+    progress.turn_ended(tqdm(disable=True), env)
+
+
+def test_a_short_evaluation_writes_nothing_into_a_log(capsys):
+    with progress.progress_bar(2, "evaluate on val") as bar:
+        progress.finished(bar, [])
+        progress.finished(bar, [])
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(("out", "err"), [(Terminal, Terminal), (Terminal, io.StringIO), (io.StringIO, Terminal)])
