@@ -70,7 +70,7 @@ class Log:
         )
 
     def _left(self, seconds: float) -> str:
-        """Return how long the rest takes, at the pace of episodes; while few are finished, at most, at that of turns."""
+        """Return how long the rest takes by the pace of episodes; while few are finished, at most, by that of turns."""
         if self.done >= self.total / 10:
             return f"; about {duration(seconds / self.done * (self.total - self.done))} left"
         most = self.total * self.limit - self.turns

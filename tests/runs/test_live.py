@@ -60,7 +60,7 @@ def test_a_log_gets_lines_at_doubling_intervals(monkeypatch, capsys):
     first, second, third = capsys.readouterr().out.splitlines()
     assert first == "evaluate on val: 0 of 400 episodes, 31 turns in 30 s; up to 2 h 9 min left", "400 x 20 turns"
     assert second.startswith("evaluate on val: 10 of 400 episodes, 61 turns in 60 s; up to 2 h 10 min left")
-    assert third == "evaluate on val: 71 of 400 episodes, 121 turns in 2 min; about 9 min left"
+    assert third == "evaluate on val: 70 of 400 episodes, 121 turns in 2 min; about 9 min left"
     progress.turn_ended(tqdm(disable=True), env)
 
 
