@@ -233,6 +233,20 @@ def test_card_says_what_the_run_was(epoch, tmp_path):
     assert "AutoModelForCausalLM.from_pretrained" in card and "base_model:" not in card  # which is on no hub
 
 
+def test_card_names_the_run_that_it_starts_from(epoch, tmp_path):
+    """Of SFT and then GRPO both stages; what was evaluated before training is SFT's adapter, not the base."""
+    shutil.copytree(epoch.parent, tmp_path / "rl")
+    settings = json.loads((epoch / "training_config.json").read_text())
+    for name, own in (("rl/epoch_2", {"resume_from": f"{tmp_path}/sft"}), ("sft", {"algo": "sft", "env": "sat"})):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "training_config.json").write_text(json.dumps(settings | own))
+    card = model_card("me/mine", tmp_path / "rl" / "epoch_2", "tiny", True)
+    assert ", trained on `textcraft` by GRPO, from an adapter trained on `sat` by SFT." in card
+    assert "| before, with the adapter that it starts from | sampled" in card
+    shutil.rmtree(tmp_path / "sft")
+    assert "by GRPO, from the adapter `sft`." in model_card("me/mine", tmp_path / "rl" / "epoch_2", "tiny", True)
+
+
 DAMAGED = [("training_stats.json", content) for content in ("[" * 100_000, "[1]", '{"epoch": []}', "{}")]
 DAMAGED += [
     ("training_config.json", content) for content in ('{"algo": 1}', '{"algo": "ppo", "env": {}}', "[" * 100_000)
