@@ -115,6 +115,8 @@ def play_with(
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, adapter_hash)
     try:
         games.start()
+        turns = max((getattr(game.env.config, "max_turns", 1) for game in games.playing.values()), default=1)
+        live.watch(progress, turns * cfg.max_new_tokens, games.sampled)
         while games.playing:
             for turn in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
                 games.add_turn(turn)
@@ -157,6 +159,7 @@ class _Games:
     left: Event = field(default_factory=Event)  # set when the rollout ends
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MAX_THREADS))
     base: Base | None = None  # with the waiting requests, made for the first one
+    turn_tokens: int = 0  # sampled in finished turns
 
     def start(self) -> None:
         """Start as many episodes as the engine has room for. Slots of a group that start together fork its prompt."""
@@ -196,11 +199,15 @@ class _Games:
             return self.continue_episode(turn.slot, turn.step)
         # The sampled log-probabilities are the old ones of the loss; the mask is 1 on these ids.
         game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden)
-        live.turn_ended(self.progress, game.env)
+        self.turn_tokens += len(turn.ids)
         if turn.stop_reason == "context":
             self.continue_episode(turn.slot, lambda: timed_out(UNSEEN, game.env))
         else:
             self.step_env(turn.slot, lambda: game.env.step(self.tokenizer.answer(turn.ids)))
+
+    def sampled(self) -> int:
+        """Return how many tokens are sampled so far."""
+        return self.turn_tokens + self.engine.unfinished
 
     def step_env(self, slot: int, step: Callable[[], envs.Step]) -> None:
         """Take the environment's step now or, if it is slow, start it in a thread."""

@@ -4,13 +4,14 @@
 
 Where stdout is a file or a pipe, what takes longer than FIRST seconds prints a line then, and at doubling intervals:
 
-    evaluate on val: 0 of 400 episodes, 64 turns in 31 s; up to 1 h 4 min left
-    evaluate on val: 52 of 400 episodes, 612 turns in 61 s; about 7 min left
+    evaluate on val: 0 of 400 episodes, 9,100 tokens in 30 s; up to 1 h 52 min left
+    evaluate on val: 52 of 400 episodes, 19,400 tokens in 60 s; about 7 min left
 """
 
 import sys
+import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from tqdm import tqdm
@@ -26,19 +27,26 @@ ended: list[tuple[float, int]] = []
 
 
 class Log:
-    """Takes the place of a progress bar where there is no terminal."""
+    """Takes the place of a progress bar without a terminal. A thread prints, because a turn may take minutes."""
 
     disable = True  # nothing is drawn
 
     def __init__(self, total: int, name: str):
-        self.total, self.name, self.began, self.wait = total, name, time.monotonic(), FIRST
-        self.done, self.turns, self.limit = 0, 0, 0  # episodes, agent turns, most turns of an episode; 0: unknown
+        self.total, self.name, self.began = total, name, time.monotonic()
+        self.done, self.most, self.earlier = 0, 0, 0  # episodes; most tokens of one; tokens sampled before `watch`
+        self.sampled: Callable[[], int] = lambda: 0
 
     def __enter__(self) -> "Log":
+        self._wait(FIRST)
         return self
 
     def __exit__(self, *_) -> None:
-        pass
+        self.timer.cancel()
+
+    def _wait(self, seconds: float) -> None:
+        self.timer = threading.Timer(seconds, self._print)
+        self.timer.daemon = True
+        self.timer.start()
 
     def clear(self) -> None:
         pass
@@ -52,29 +60,24 @@ class Log:
     def update(self, count: int = 1) -> None:
         """Count episodes that are finished."""
         self.done += count
-        self._print_if_due()
 
-    def turn_ended(self, limit: int) -> None:
-        """Count a turn of an episode that has at most `limit`; 0: unknown."""
-        self.turns, self.limit = self.turns + 1, max(self.limit, limit)
-        self._print_if_due()
+    def watch(self, most: int, sampled: Callable[[], int]) -> None:
+        """Episodes begin to be played. most: tokens of one. sampled: returns how many are sampled so far."""
+        self.earlier, self.most, self.sampled = self.earlier + self.sampled(), most, sampled
 
-    def _print_if_due(self) -> None:
-        seconds = time.monotonic() - self.began
-        if seconds < self.wait or self.done >= self.total:
-            return
-        self.wait = seconds + min(seconds, LONGEST)
-        turns = f", {self.turns} turns" if self.turns else ""
-        self.write(
-            f"{self.name}: {self.done} of {self.total} episodes{turns} in {duration(seconds)}{self._left(seconds)}"
-        )
+    def _print(self) -> None:
+        seconds, tokens = time.monotonic() - self.began, self.earlier + self.sampled()
+        sampled = f", {tokens:,} tokens" if tokens else ""
+        took = f"in {duration(seconds)}{self._left(seconds, tokens)}"
+        self.write(f"{self.name}: {self.done} of {self.total} episodes{sampled} {took}")
+        self._wait(min(seconds, LONGEST))
 
-    def _left(self, seconds: float) -> str:
-        """Return how long the rest takes by the pace of episodes; while few are finished, at most, by that of turns."""
+    def _left(self, seconds: float, tokens: int) -> str:
+        """Return how long the rest takes, by the pace of episodes; while few are finished, at most, by the tokens."""
         if self.done >= self.total / 10:
             return f"; about {duration(seconds / self.done * (self.total - self.done))} left"
-        most = self.total * self.limit - self.turns
-        return f"; up to {duration(seconds / self.turns * most)} left" if self.turns and most > 0 else ""
+        rest = self.total * self.most - tokens
+        return f"; up to {duration(seconds / tokens * rest)} left" if tokens and rest > 0 else ""
 
 
 def progress_bar(total: int, name: str) -> tqdm | Log:
@@ -94,10 +97,10 @@ def finished(progress: Any, episodes: Collection[Episode]) -> None:
     progress.update()
 
 
-def turn_ended(progress: Any, env: Any) -> None:
-    """Count a turn in an environment, for a log."""
-    if hasattr(progress, "turn_ended"):
-        progress.turn_ended(getattr(getattr(env, "config", None), "max_turns", 1))
+def watch(progress: Any, most: int, sampled: Callable[[], int]) -> None:
+    """Let a log count tokens (`Log.watch`)."""
+    if hasattr(progress, "watch"):
+        progress.watch(most, sampled)
 
 
 def described(episodes: Collection[Episode], began: float) -> str:
