@@ -35,12 +35,14 @@ class Log:
         self.total, self.name, self.began = total, name, time.monotonic()
         self.done, self.most, self.earlier = 0, 0, 0  # episodes; most tokens of one; tokens sampled before `watch`
         self.sampled: Callable[[], int] = lambda: 0
+        self.over = False
 
     def __enter__(self) -> "Log":
         self._wait(FIRST)
         return self
 
     def __exit__(self, *_) -> None:
+        self.over = True  # for a line that is being printed
         self.timer.cancel()
 
     def _wait(self, seconds: float) -> None:
@@ -67,10 +69,11 @@ class Log:
 
     def _print(self) -> None:
         seconds, tokens = time.monotonic() - self.began, self.earlier + self.sampled()
-        sampled = f", {tokens:,} tokens" if tokens else ""
+        sampled = f", {tokens:,} tokens" if tokens else ", prompts are being read" if self.most else ""
         took = f"in {duration(seconds)}{self._left(seconds, tokens)}"
         self.write(f"{self.name}: {self.done} of {self.total} episodes{sampled} {took}")
-        self._wait(min(seconds, LONGEST))
+        if not self.over:
+            self._wait(min(seconds, LONGEST))
 
     def _left(self, seconds: float, tokens: int) -> str:
         """Return how long the rest takes, by the pace of episodes; while few are finished, at most, by the tokens."""
