@@ -127,6 +127,7 @@ def play_with(
             else:
                 games.collect_slow_steps(wait=True)
     finally:
+        live.watch(progress, 0, int)  # or the log would keep the engine and the model
         # Environments that still run in threads are told to give up, because nothing waits for them here.
         games.left.set()
         games.pool.shutdown(wait=False, cancel_futures=True)

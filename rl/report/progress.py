@@ -20,6 +20,7 @@ from rl import ranks
 from rl.records import Episode
 
 FIRST, LONGEST = 30, 600  # seconds before a log's first line, and most seconds between two
+ENOUGH = 1000  # sampled tokens from which their pace counts: before, prompts take the time
 FORMAT = "{desc} {n_fmt}/{total_fmt} {bar} {remaining} left{postfix}"
 # When this process began its first epoch and ended each, and the epochs then left. Of the process, because the bar of
 # an evaluation shows the run's time too.
@@ -34,6 +35,7 @@ class Log:
     def __init__(self, total: int, name: str):
         self.total, self.name, self.began = total, name, time.monotonic()
         self.done, self.most, self.earlier = 0, 0, 0  # episodes; most tokens of one; tokens sampled before `watch`
+        self.printed = self.began, 0  # when the last line was printed, and the tokens then
         self.sampled: Callable[[], int] = lambda: 0
         self.over = False
 
@@ -68,19 +70,24 @@ class Log:
         self.earlier, self.most, self.sampled = self.earlier + self.sampled(), most, sampled
 
     def _print(self) -> None:
-        seconds, tokens = time.monotonic() - self.began, self.earlier + self.sampled()
+        now, tokens = time.monotonic(), self.earlier + self.sampled()
+        seconds = now - self.began
         sampled = f", {tokens:,} tokens" if tokens else ", prompts are being read" if self.most else ""
-        took = f"in {duration(seconds)}{self._left(seconds, tokens)}"
+        took = f"in {duration(seconds)}{self._left(now, tokens)}"
+        self.printed = now, tokens
         self.write(f"{self.name}: {self.done} of {self.total} episodes{sampled} {took}")
         if not self.over:
             self._wait(min(seconds, LONGEST))
 
-    def _left(self, seconds: float, tokens: int) -> str:
-        """Return how long the rest takes, by the pace of episodes; while few are finished, at most, by the tokens."""
+    def _left(self, now: float, tokens: int) -> str:
+        """Return how long the rest takes, by the pace of episodes; while few are finished, at most, by the pace of
+        tokens since the last line."""
         if self.done >= self.total / 10:
-            return f"; about {duration(seconds / self.done * (self.total - self.done))} left"
-        rest = self.total * self.most - tokens
-        return f"; up to {duration(seconds / tokens * rest)} left" if tokens and rest > 0 else ""
+            return f"; about {duration((now - self.began) / self.done * (self.total - self.done))} left"
+        new, rest = tokens - self.printed[1], self.total * self.most - tokens
+        if new < ENOUGH or rest <= 0:
+            return ""
+        return f"; up to {duration((now - self.printed[0]) / new * rest)} left"
 
 
 def progress_bar(total: int, name: str) -> tqdm | Log:
