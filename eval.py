@@ -215,12 +215,22 @@ def compare(results: dict[str, list[dict]], references: list[str], names: list[s
     return comparisons
 
 
-def merged(cfg: Config, keys: Keys) -> tuple[Config, Keys]:
+def merged(cfg: Config, keys: Keys, dtype: str) -> tuple[Config, Keys]:
     """Merge the adapter into out=, as merge.py does, unless the process that started this rank has. Return the settings
-    and keys to evaluate the merged checkpoint with."""
+    and keys to evaluate the merged checkpoint with.
+
+    dtype: as given; "auto" or "": the base's.
+    """
     if "RANK" not in os.environ:
         base = {"model": cfg.model, "quant": cfg.quant, "device": cfg.device}
-        merge.main(merge.Keys(out=keys.out, adapter=keys.adapter, **base))
+        base |= {"dtype": dtype} if dtype in merge.DTYPES else {}
+        try:
+            merge.main(merge.Keys(out=keys.out, adapter=keys.adapter, **base))
+        except Refusal as error:
+            if merge.FORCE not in str(error):
+                raise
+            command = f"python merge.py model={cfg.model} adapter={keys.adapter} out={keys.out}"
+            raise Refusal(f"{error}; of these eval.py takes dtype= alone, for the others: {command} ...") from None
     return replace(cfg, model=keys.out, quant="none"), replace(keys, adapter="base")
 
 
@@ -238,6 +248,6 @@ if __name__ == "__main__":
             cfg = replace(cfg, sampler="", ranks=1 if keys.server else cfg.ranks)
             lines.append(adapter_settings.describe(cfg, keys.truncation))
             if keys.mode != "evaluate":
-                cfg, keys = merged(cfg, keys)
+                cfg, keys = merged(cfg, keys, arguments.split(words).get("dtype", ""))
             if keys.mode != "merge":
                 launch.run(partial(main, keys=keys, lines=lines), cfg, keys.n, computed=keys.mode == "both")

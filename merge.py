@@ -52,6 +52,7 @@ from rl.run.checkpoint import copy_tokenizer
 from rl.run.files import new_folder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+FORCE = "force=true merges"  # how each refusal ends that this key overrides
 MAX_LOST = 0.5  # largest part of a layer's update, in Frobenius norm, that the cast may lose
 MAX_GAP = 0.01  # nats between adapted and folded in float32, where rounding alone makes about 1e-5
 NEEDS = "one block of the model is held in float32, and its outputs for prompts=; device=cpu takes the host's memory"
@@ -158,9 +159,7 @@ def write(keys: Keys) -> None:
         folded_NV, digests = write_folded(model, folder, DTYPES[name], probes)
         gap = (folded_NV - adapted_NV).abs().max().item()
         if not gap <= MAX_GAP and not keys.force:
-            raise Refusal(
-                f"folded in float32, a log-probability is {gap:.2g} from the adapter's; force=true merges anyway"
-            )
+            raise Refusal(f"folded in float32, a log-probability is {gap:.2g} from the adapter's; {FORCE} all the same")
         save_config(folder, json.loads((source / "config.json").read_text()), DTYPES[name])
         copy_tokenizer(tokenizer, folder)
 
@@ -183,13 +182,13 @@ def write(keys: Keys) -> None:
         report["certificate"] = certified
         (folder / "merge_report.json").write_text(json.dumps(report, indent=2) + "\n")
         finish(folder, keys, run, card + ("" if keys.card else merge_section(certified)))
-    print_report(report, keys.out)
+    print_report(report, keys.out, probes.missing)
 
 
 def ways(name: str) -> str:
     """Return what to do when a cast to the dtype of that name loses too much."""
     keeps = "" if name == "float32" else "dtype=float32 keeps it, "
-    return f"{keeps}adapter_only=true leaves the base alone, force=true merges all the same"
+    return f"{keeps}adapter_only=true leaves the base alone, {FORCE} all the same"
 
 
 def described(keys: Keys, run: Path, base: str) -> str:
@@ -279,7 +278,7 @@ def check_same(again: StreamedModel, config, digests: dict[str, str], probes: Pr
     return logprobs(again, probes, "comparing", partial(visited, visit=check))
 
 
-def print_report(report: dict, out: str) -> None:
+def print_report(report: dict, out: str, missing: str) -> None:
     print(f"{out}: {len(report['layers'])} layers folded into {report['base']}, {report['dtype']}")
     print(f"read back block by block: all {report['tensors_compared']} tensors have the bytes that were computed")
     if report["layers"]:
@@ -291,7 +290,7 @@ def print_report(report: dict, out: str) -> None:
     if report["certificate"]:
         print(describe_certificate(report["certificate"]))
     else:
-        print("compared on one sentence alone: prompts=0, env=http, or no settings of a run beside the adapter")
+        print(f"compared on one sentence alone: {missing}")
 
 
 if __name__ == "__main__":

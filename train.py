@@ -156,7 +156,7 @@ def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: D
                 phase["tokens"] += result["sampled_tokens"]
                 results.append({"eval": result})
                 print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)
-    run.metrics(*({"epoch": state.epoch, "step": state.step, **result} for result in results))
+    run.evaluated(state, results)
 
 
 if __name__ == "__main__":

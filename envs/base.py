@@ -28,6 +28,7 @@ class Environment:
 
     task: str = ""  # once reset, the canonical text of the task; equal tasks have equal texts, whose hash is the split
     slow: bool = False  # step and reset wait for a server or another process: rollouts call them in a thread pool
+    timeout_reward: float = 0.0  # what the turn limit costs an unsolved task; rollouts also pay it where max_len cuts
     left: Event = Event()  # set by a rollout that ends early: a slow environment stops waiting and raises
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:

@@ -97,7 +97,7 @@ def _scanned(
             by_split[split_of(task)].append(place)
     report_left_out(path, total, reasons, first_out)
     if not in_order:
-        raise Refusal(f"data: {path} has no usable row")
+        raise Refusal(f"data: {path} has no row")
     if repeated:
         (where, before), more = repeated[0], f" (and {len(repeated) - 1:,} more such rows)" if repeated[1:] else ""
         print(f"data: {where} of {path} repeats {before}{more}; the first one counts", file=sys.stderr)

@@ -5,8 +5,8 @@
     python examples/pipeline.py out=runs/a sft="recipe=planner_sft" rl="recipe=planner_grpo lr=2e-5" demos=1000
 
 Each stage is a command that works alone; it is printed before it runs. Words that are not in DEFAULTS go to train.py in
-both stages. The same command goes on after an interruption: what is done is left out, and train.py goes on with a run
-in its folder.
+both stages. The same command goes on after an interruption: demonstrations and training that are done are left out, and
+train.py goes on with a run in its folder. The evaluation is played again each time.
 """
 
 import shlex

@@ -62,6 +62,11 @@ class Engine:
         """Number of slots that can be opened."""
         return self.max_rows - len(self._slots)
 
+    @property
+    def unfinished(self) -> int:
+        """Number of tokens sampled in turns that are not finished. Another thread may ask."""
+        return sum(len(turn.ids) for state in list(self._slots.values()) if (turn := state.sampling))
+
     def open(self, key: tuple[int, int], parent: int | None = None) -> int:
         """Open a slot with the random stream of `key` = (seed, episode) and return its number.
 

@@ -45,6 +45,13 @@ def keep_host_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+def release_host_memory() -> None:
+    """Give what glibc keeps of freed tensors back to the system. Does nothing without glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
+
+
 def end_phase() -> int | None:
     """Return the most bytes held since the last call, on CUDA those of tensors, else those of the process; None where
     the system does not count them. Frees what CUDA's allocator holds in reserve, for a phase with tensors of other

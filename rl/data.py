@@ -41,7 +41,7 @@ from rl.evaluate import EVAL_STREAM, progress_bar
 from rl.ranks.pace import Pace
 from rl.ranks.playing import play_on_ranks
 from rl.records import Episode, Turn
-from rl.rollout import CUT, add_step, check_failures, write_prompt
+from rl.rollout import UNSEEN, add_step, check_failures, timed_out, write_prompt
 from rl.run.files import bounded_lines
 from rl.tasks import Task, failures_of, make_env, make_tasks, task_digest, text_of, with_prompt
 
@@ -96,6 +96,7 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     left_out = f", {demos.empty} left out for it" if demos.empty else ""
     counts = f"{len(demos.train):,} conversations to learn, {len(demos.held_out):,} held out"
     print(f"data: {counts}; {demos.cut:,} cut by max_len={cfg.max_len}{left_out}")
+    print("data: an epoch learns all of them, so episodes= has no effect; max_samples=N reads fewer rows")
     return demos
 
 
@@ -260,12 +261,12 @@ def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Config) -> Ge
         stop_reason = "stop" if len(ids) <= room else "context"
         episode.append_turn(ids[:room], [0.0] * len(ids[:room]), stop_reason)
         with failures_of(task.env):
-            step = env.step(action) if stop_reason == "stop" else CUT
+            step = env.step(action) if stop_reason == "stop" else timed_out(UNSEEN, env)
         while step.requests:
             results = yield step.requests
             with failures_of(task.env):
                 step = env.answer(results)
-        running = bool(add_step(episode, step, tokenizer, cfg))
+        running = bool(add_step(episode, step, tokenizer, cfg, env))
     if cfg.algorithm.source == "demonstrations" and cfg.algorithm.all_tokens:
         _learn_all(episode)
 

@@ -41,7 +41,7 @@ MAX_THREADS = 8  # slow environments that run side by side: more would take time
 GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
 
 # Takes the place of the environment's step for a reply that max_len cut short, which the environment never sees.
-CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
+UNSEEN = envs.Step("", 0.0, False, False, {"outcome": "unknown", "success": False, "valid": True, "shaped": 0.0})
 
 
 def rollout(
@@ -115,6 +115,8 @@ def play_with(
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, adapter_hash)
     try:
         games.start()
+        turns = max((getattr(game.env.config, "max_turns", 1) for game in games.playing.values()), default=1)
+        live.watch(progress, turns * cfg.max_new_tokens, games.sampled)
         while games.playing:
             for turn in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
                 games.add_turn(turn)
@@ -125,6 +127,7 @@ def play_with(
             else:
                 games.collect_slow_steps(wait=True)
     finally:
+        live.watch(progress, 0, int)  # or the log would keep the engine and the model
         # Environments that still run in threads are told to give up, because nothing waits for them here.
         games.left.set()
         games.pool.shutdown(wait=False, cancel_futures=True)
@@ -157,6 +160,7 @@ class _Games:
     left: Event = field(default_factory=Event)  # set when the rollout ends
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MAX_THREADS))
     base: Base | None = None  # with the waiting requests, made for the first one
+    turn_tokens: int = 0  # sampled in finished turns
 
     def start(self) -> None:
         """Start as many episodes as the engine has room for. Slots of a group that start together fork its prompt."""
@@ -196,10 +200,15 @@ class _Games:
             return self.continue_episode(turn.slot, turn.step)
         # The sampled log-probabilities are the old ones of the loss; the mask is 1 on these ids.
         game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden)
+        self.turn_tokens += len(turn.ids)
         if turn.stop_reason == "context":
-            self.continue_episode(turn.slot, lambda: CUT)
+            self.continue_episode(turn.slot, lambda: timed_out(UNSEEN, game.env))
         else:
             self.step_env(turn.slot, lambda: game.env.step(self.tokenizer.answer(turn.ids)))
+
+    def sampled(self) -> int:
+        """Return how many tokens are sampled so far."""
+        return self.turn_tokens + self.engine.unfinished
 
     def step_env(self, slot: int, step: Callable[[], envs.Step]) -> None:
         """Take the environment's step now or, if it is slow, start it in a thread."""
@@ -228,7 +237,7 @@ class _Games:
                 self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
                 self.base.ask(slot, game.task.key, result.requests)
                 return
-            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg)
+            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg, game.env)
         except envs.EnvironmentFailed as error:
             self.engine.close(slot)
             self.fail(self.playing.pop(slot), error)
@@ -258,14 +267,22 @@ def write_prompt(tokenizer: Tokenizer, messages: list[dict]) -> list[int]:
         raise envs.EnvironmentFailed(f"its prompt cannot be written: {error}") from None
 
 
-def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Config) -> list[int]:
+def timed_out(step: envs.Step, env: envs.Environment) -> envs.Step:
+    """Return the step as the last one of an episode that max_len ends: it also pays what the environment's turn limit
+    does, so that a reply which is too long never earns more than a wrong one."""
+    shaped = step.info["shaped"] + env.timeout_reward
+    info = {**step.info, "outcome": "timeout", "success": False, "shaped": shaped}
+    return replace(step, reward=step.reward + env.timeout_reward, truncated=True, info=info)
+
+
+def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Config, env: envs.Environment) -> list[int]:
     """Append the environment's step to the episode and set the last turn's reward.
 
     Return the observation's ids, after which the agent samples its next turn; [] ends the episode. max_len has room if
     the observation and one more token fit.
 
         the task goes on, and max_len has room         observation appended, episode goes on           -> its ids
-        the task goes on, and max_len has no room      observation dropped, outcome "timeout"          -> []
+        the task goes on, and max_len has no room      observation dropped, `timed_out`                -> []
         truncated, and a critic bootstraps             observation appended if there is room           -> []
         terminated, or truncated without a bootstrap   observation dropped                             -> []
 
@@ -280,7 +297,7 @@ def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Confi
         ids = ids if len(episode.ids_T) + len(ids) < cfg.max_len else []
     if not (over or ids):
         episode.turns[-1].stop_reason = "context"
-        step = replace(step, truncated=True, info={**step.info, "outcome": "timeout", "success": False})
+        step = timed_out(step, env)
     episode.append(ids)
     episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
     episode.terminated, episode.truncated = step.terminated, step.truncated

@@ -188,7 +188,8 @@ def task_of_row(row: dict) -> str:
     if not isinstance(words, str) or not words.strip():
         raise rows.LeftOut("no text as `prompt`")
     if not cases_of_row(row):
-        raise rows.LeftOut("no test case of a known type in `verification_info` or `test_cases`")
+        known = "no test case whose `type` is stdin_stdout or function_call in `verification_info` or `test_cases`"
+        raise rows.LeftOut(known)
     return canonical(words.rstrip())
 
 

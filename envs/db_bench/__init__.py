@@ -125,6 +125,7 @@ class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
     defaults = Config
+    timeout_reward = -0.3
 
     def __init__(self, config: Config | None = None):
         super().__init__(config)
@@ -178,7 +179,7 @@ class Env(OwnSplits):
         elif truncated:
             status, reason = "task_limit_reached", f"Task limit reached. The limit is {self.config.max_turns}."
         self.running = not (terminated or truncated)
-        reward = 1.0 if won else -0.1 if terminated else -0.3 if truncated else 0.0
+        reward = 1.0 if won else -0.1 if terminated else self.timeout_reward if truncated else 0.0
         info = common.step_info(won, terminated, truncated, valid, reward + shaped)
         info |= {"status": status, "finish_reason": reason}
         return Step(observation, reward, terminated, truncated, info)

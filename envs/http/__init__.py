@@ -103,6 +103,7 @@ class Env(Configured):
     def __init__(self, config: Config | None = None):
         super().__init__(config)
         self.kind = self.config.kind
+        self.timeout_reward = lab.TIMEOUT_REWARDS.get(self.kind, 0.0)
         self.client = (lab if self.kind in lab.KINDS else agentgym).Client(self.config)
 
     @property

@@ -25,6 +25,7 @@ from envs.http.exchange import Lost, plain, short
 from envs.http.wire import ServerFailed, Session, request
 
 KINDS = ("os_interaction", "db_bench")
+TIMEOUT_REWARDS = {"os_interaction": -0.5, "db_bench": -0.3}
 ROLES = {"user": "user", "agent": "assistant"}
 INITIAL, RUNNING, COMPLETED = "initial", "running", "completed"  # statuses
 INVALID, LIMIT = "agent_validation_failed", "task_limit_reached"
@@ -198,7 +199,8 @@ def _ended(kind: str, observation: str, status: str, outcome: str) -> Step:
     cut, success = status == LIMIT, outcome == "correct"
     if kind == "db_bench":
         success = success and status == COMPLETED
-        reward, outcome = 1.0 if success else -0.3 if cut else -0.1, common.outcome(success, not cut, cut)
+        reward = 1.0 if success else TIMEOUT_REWARDS[kind] if cut else -0.1
+        outcome = common.outcome(success, not cut, cut)
     else:
         reward = {"correct": 1.0, "incorrect": -0.5}.get(outcome, 0.0)
         outcome = outcome if reward else "unknown"

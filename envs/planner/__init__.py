@@ -25,13 +25,17 @@ Worker.   model: the frozen base model. It solves one subproblem per request, gi
 Replies.  The worker's answer is 31. That is right.
 
 Reward.   1.0 if the prediction is within 0.01 of the answer, + 0.2 * max(0, 1 - worker's tokens / 1000), + 0.3 *
-          independence: 1 - the mean cosine of the subproblems' embeddings, pair by pair, clamped to 0..1; 0.5 for
-          fewer than two subproblems. The embeddings are the base model's mean hidden states, requested only if the
-          weight is not 0; with worker=rules they are word counts, and each number and sign is a token. A reply
-          without a plan gets 0.1. A wrong plan gets up to 0.5, so reward.rule=binary may teach more. These are the
-          guide's rewards.
+          independence: 1 - the mean cosine of the subproblems' vectors, pair by pair, clamped to 0..1; 0.5 for
+          fewer than two subproblems. A reply without a plan gets 0.1. A wrong plan gets up to 0.5, so
+          reward.rule=binary may teach more. The weights 1, 0.2 and 0.3 and the 1,000 tokens are the guide's; 0.1 and
+          0.5, on which it is silent, are those of the code that it describes.
+          A vector counts the content words of a subproblem: numbers, signs, and words without those of STOP, by their
+          first five letters. If nothing else is there, its other words count, else its text. similarity=embeddings
+          takes the base model's mean hidden states instead, which tell a paraphrase from another step no better than
+          chance in small models (docs/environments.md has the numbers).
           info["valid"]: the reply had a plan. info["shaped"]: the reward. info["metrics"]: correctness,
-          decomposition, token_efficiency and independence; 0 without a plan, independence 0.5 if not measured.
+          decomposition, token_efficiency and independence; 0 without a plan. With similarity=embeddings and
+          independence_weight=0 nothing is measured, and independence is 0.5.
           reward.rule=shaped also pays reward.invalid for a reply without a plan.
 
 Ending.   Terminated by the first reply, whatever it is, once the worker has answered; outcome "correct" or "incorrect".
@@ -64,6 +68,13 @@ from envs.refusal import Refusal
 from envs.requests import Request, Result
 
 WORKERS = ("model", "rules")
+STOP = re.compile(  # content words are others than these
+    "an|the|of|to|and|or|in|is|are|was|were|do|does|did|will|has|have|had|how|many|much|what|who|find|compute|calculate"
+    "|determine|work|out|count|number|total|amount|that|this|it|its|by|from|for|with|at|on|all|each|every|per|there"
+    "|their|his|her|he|she|they|be"
+)
+WORD = re.compile(r"[^\W\d_]+|\d+|[-+*/]")
+STEM = 5  # letters of a word that count: cookie and cookies are one word
 HELPERS = {
     "model": "A helper works them out one by one and then puts the results together.",
     "rules": "A helper works them out one by one, and the last result is the answer. It only knows arithmetic, so end "
@@ -127,12 +138,17 @@ class Config:
     correctness_weight: float = 1.0  # reward of a right answer
     token_weight: float = 0.2  # reward of using no tokens; falls linearly
     independence_weight: float = 0.3  # reward of fully independent subproblems; falls linearly
+    similarity: str = "words"  # of subproblems: words (content words) | embeddings (the base's mean hidden states)
     prompt: str = "native"  # "native": instructions and a plan in JSON; "short": lines of arithmetic
 
     def __post_init__(self):
         common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
         if self.worker not in WORKERS:
             raise Refusal(f"worker must be 'model' or 'rules', not {self.worker!r}")
+        if self.similarity not in ("words", "embeddings"):
+            raise Refusal(f"similarity must be 'words' or 'embeddings', not {self.similarity!r}")
+        if self.similarity == "embeddings" and self.worker == "rules":
+            raise Refusal("similarity=embeddings asks a model, and worker=rules has none; leave it out")
         common.check_count("worker_tokens", self.worker_tokens)
         common.check_count("max_tokens", self.max_tokens)
         for name in ("worker_temperature", "correctness_weight", "token_weight", "independence_weight"):
@@ -235,9 +251,8 @@ class Env(OwnSplits):
         """Solve the plan by arithmetic."""
         lines = plan.parts if self.config.prompt == "short" else [arithmetic_in(part) for part in plan.parts]
         tokens = sum(len(ATOM.findall(line)) + 2 for line in lines)  # as many as in 3*12=36
-        counts = [Counter(re.findall(r"\w+|[^\w\s]", part.lower())) for part in plan.parts]
         prediction = work_out(lines)[-1] if computes(lines) else None
-        return self._graded(plan, prediction, tokens, independence(counts))
+        return self._graded(plan, prediction, tokens, independence(map(content_words, plan.parts)))
 
     def _by_model(self, plan: Plan) -> Generator[list[Request], list[Result], Step]:
         """Solve the plan with the model: yield lists of requests, receive their results."""
@@ -251,15 +266,17 @@ class Env(OwnSplits):
             self._chat(PART.format(question=question, name=name, parts="\n".join(listed[:count])))
             for count, name in enumerate(names[: len(parts)], 1)
         ]
-        embeds = [Request("embed", texts=parts)] if len(parts) > 1 and self.config.independence_weight else []
-        results = yield asked + embeds
-        solved, vectors = results[: len(parts)], results[-1].vector if embeds else []
+        by_model = self.config.similarity == "embeddings"
+        embeds = by_model and len(parts) > 1 and self.config.independence_weight
+        results = yield [*asked, Request("embed", texts=parts)] if embeds else asked
+        solved = results[: len(parts)]
+        vectors = [] if by_model else map(content_words, parts)
+        if embeds:
+            vectors = [dict(enumerate(vector)) for vector in results[-1].vector]
         done = [f"{part}\nResult: {result_in(result.text)}" for part, result in zip(listed, solved, strict=True)]
         (final,) = yield [self._chat(COMBINE.format(question=question, parts="\n".join(done), plan=plan.how or "-"))]
         tokens = sum(result.tokens for result in (*solved, final))
-        return self._graded(
-            plan, prediction_in(final.text), tokens, independence([dict(enumerate(vector)) for vector in vectors])
-        )
+        return self._graded(plan, prediction_in(final.text), tokens, independence(vectors))
 
     def _chat(self, content: str) -> Request:
         """Return a request to the worker."""
@@ -349,9 +366,16 @@ def prediction_in(text: str) -> float | None:
     return final_number(text[:MAX_REPLY]) if said is None else said
 
 
-def independence(vectors: list[dict]) -> float:
+def content_words(part: str) -> Counter:
+    """Return how often each content word occurs in a subproblem; without one its other words count, else its text."""
+    words = WORD.findall(part.lower())
+    kept = [word for word in words if not STOP.fullmatch(word)] or words or [part]
+    return Counter(word[:STEM] if word.isalpha() else word for word in kept)
+
+
+def independence(vectors: Iterable[dict]) -> float:
     """Return 1 - the mean cosine of all pairs of vectors {index: value}, clamped to 0..1; 0.5 for fewer than two."""
-    if len(vectors) < 2:
+    if len(vectors := list(vectors)) < 2:
         return 0.5
     lengths = [sqrt(sum(x * x for x in vector.values())) or 1.0 for vector in vectors]
     units = [{at: x / length for at, x in vector.items()} for vector, length in zip(vectors, lengths, strict=True)]

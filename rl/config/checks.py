@@ -15,8 +15,8 @@ from envs.qa import NEEDED
 from lora.peft_files import MOST_RANK
 from rl import curriculum, plan
 from rl.config import model_checks
-from rl.config.arguments import ArgumentError
-from rl.config.fields import Config
+from rl.config.arguments import ArgumentError, build
+from rl.config.fields import Config, Lora
 from rl.tasks import mixture, text_of
 
 T = TypeVar("T")
@@ -161,6 +161,26 @@ def check_adapter(folder: str) -> None:
         lora.read_adapter_config(Path(folder))
     except (OSError, ValueError) as error:
         raise ArgumentError(str(error)) from None
+
+
+def check_as_adapter(folder: str, given: dict[str, str]) -> None:
+    """Raise ArgumentError for a word lora.KEY= that is not as the adapter in this folder has it. lora.r=0 is refused
+    elsewhere."""
+    words = {key: value for key, value in given.items() if key.startswith("lora.") and (key, value) != ("lora.r", "0")}
+    if not words:
+        return
+    check_adapter(folder)
+    config = lora.read_adapter_config(Path(folder))
+    targets = config.get("target_modules") or []
+    targets = targets if isinstance(targets, str) else ",".join(sorted(targets))
+    own = {"r": config.get("r", 8), "alpha": config.get("lora_alpha", 8), "dropout": config.get("lora_dropout", 0.0)}
+    own |= {"rslora": config.get("use_rslora", False), "targets": targets}  # PEFT's defaults
+    asked = vars(build(Lora, words, "lora"))
+    asked["targets"] = ",".join(sorted(asked["targets"].split(",")))
+    for key in (key.removeprefix("lora.") for key in words):
+        if key in own and asked[key] != own[key]:
+            said = f"lora.{key}={words[f'lora.{key}']} has no effect beside resume_from="
+            raise ArgumentError(f"{said}, whose adapter has lora.{key}={own[key]}")
 
 
 def check_tracker(service: str) -> None:

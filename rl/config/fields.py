@@ -60,7 +60,7 @@ class Loop:
     order: Literal["random", "sequential"] = "random"  # of tasks, and of episodes or rows in an epoch's updates
     max_samples: NotNegative[int] = 0  # number of different tasks, or of rows of data=; 0: unlimited
     epochs: Positive[int] = 10  # each collects episodes and learns from them in one or several passes (ppo.epochs)
-    episodes: Positive[int] = 64  # episodes collected per epoch
+    episodes: Positive[int] = 64  # episodes collected per epoch; with data= it is every row
     batch_size: Positive[int] = 64  # episodes per optimizer step
     max_steps: NotNegative[int] = 0  # stop after this many optimizer steps; 0: no limit
 

@@ -8,17 +8,30 @@ from typing import Any
 RECIPES = Path(__file__).parents[2] / "recipes"
 LINE = 1000  # most characters of a printed message
 
-# the guides' names of settings: ours
+# the guides' names of settings: ours, of which a program may lack the first
 GUIDES = {"learning_rate": "lr", "output_dir": "out", "samples_per_epoch": "episodes", "num_episodes": "episodes"}
-GUIDES |= {"num_samples": "n", "num_generations": "grpo.group_size", "num_rollouts": "epochs", "max_round": "max_turns"}
+GUIDES |= {
+    "num_samples": "n|episodes",
+    "num_generations": "grpo.group_size",
+    "num_rollouts": "epochs",
+    "max_round": "max_turns",
+}
 GUIDES |= {"grad_accum": "batch_size", "gradient_accumulation_steps": "batch_size", "max_grad_norm": "clip_norm"}
 GUIDES |= {"lora_rank": "lora.r", "target_modules": "lora.targets", "lora_target_modules": "lora.targets"}
 GUIDES |= {"gradient_checkpointing": "checkpoint=block", "bf16": "dtype=bfloat16", "max_seq_len": "max_len"}
 GUIDES |= {"load_in_4bit": "quant=nf4", "load_in_8bit": "quant=int8", "use_wandb": "track.to=wandb"}
 GUIDES |= {"sample_order": "order", "max_episode_length": "max_turns", "reward_weight": "reward.scale"}
-GUIDES |= {"lora_weights_path": "adapter", "adapter_path": "adapter", "merged_model_path": "out", "base_model": "model"}
+GUIDES |= dict.fromkeys(("lora_weights_path", "adapter_path", "lora_adapter"), "adapter|resume_from")
+GUIDES |= {"clip_range": "ppo.clip", "max_tokens": "max_new_tokens", "base_url": "server|sampler", "strategy": "shard"}
+GUIDES |= {"no_wandb": "track.to=none", "wandb_project": "track.project", "no_4bit": "quant=none", "path": "model"}
+GUIDES |= {"use_lora": "lora.r", "fp16": "dtype=bfloat16", "environments": "env", "config_path": "recipe"}
+GUIDES |= {"num_epochs": "epochs", "num_train_epochs": "epochs", "scheduler_type": "schedule", "dataset": "abd.data"}
+GUIDES |= {"skill_to_tasks_path": "db_bench.data", "data_file_path": "db_bench.data", "use_merged_model": "model"}
+GUIDES |= {"merged_model_path": "out", "base_model": "model"}
 GUIDES |= {"model_name_or_path": "model", "repo_name": "push", "model_card": "card", "local_save_path": "out"}
-REMOVED = {"format": "weights are written as safetensors", "reduce": "gradients are added in one order"}
+LEFT_OUT = {"format": "weights are written as safetensors", "reduce": "gradients are added in one order"}
+LEFT_OUT |= {"role_dict": "roles are the chat format's", "no_push": "nothing is pushed without push="}
+LEFT_OUT |= {"buffer_size": "buffer= is a key of python -m envs"}
 
 
 class Refusal(ValueError):
@@ -47,11 +60,14 @@ def hint(word: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def unknown_key(key: str, known: list[str]) -> str:
-    if key in REMOVED:
-        return f"unknown key {key!r}: {REMOVED[key]}; leave it out"
-    guides = GUIDES.get(key.replace("-", "_"), "")
-    if guides.partition("=")[0] in known:
-        return f"unknown key {key!r}, as a guide names it; here it is {guides}{'=' * ('=' not in guides)}"
+    name = key.replace("-", "_")
+    if name in LEFT_OUT:
+        return f"unknown key {key!r}: {LEFT_OUT[name]}; leave it out"
+    if name in GUIDES:
+        ours = GUIDES[name].split("|")
+        here = [word for word in ours if word.partition("=")[0] in known]
+        word, where = (here or ours)[0], "here" if here else "in another program"
+        return f"unknown key {key!r}, as a guide names it; {where} it is {word}{'=' * ('=' not in word)}"
     in_groups = [other for other in known if other.endswith(f".{key}")]
     near = hint(key, in_groups, 0) or hint(key, known, 0.5)
     return f"unknown key {key!r}{near or '; --help lists the keys'}"

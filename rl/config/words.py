@@ -52,6 +52,8 @@ def parse(words, program="train.py", also=None):
         checks.check(cfg)
         if program == "train.py":
             checks.check_training(cfg)
+            if effectless := [key for key in given if key.startswith("lora.") and key != "lora.r" and not cfg.lora.r]:
+                raise ArgumentError(f"{effectless[0]}= has no effect beside lora.r=0, which trains every weight")
     except (ArgumentError, OSError) as error:
         arguments.fail(program, error)
     return (cfg, keys) if also else cfg
@@ -134,9 +136,8 @@ def check_words(given: dict[str, str]) -> None:
         if algo != saved_algo:
             anew = f"leave algo= out, or begin anew from its adapter: algo={algo} resume_from={run}"
             raise ArgumentError(f"resume={run} goes on with a run of algo={saved_algo}, not of algo={algo}; {anew}")
-    of_adapter = [key for key in given if key.startswith("lora.") and (key, given[key]) != ("lora.r", "0")]
-    if given.get("resume_from") and of_adapter:
-        raise ArgumentError(f"{of_adapter[0]}= has no effect beside resume_from=, whose adapter has its own settings")
+    if given.get("resume_from"):
+        checks.check_as_adapter(given["resume_from"], given)
 
 
 def saved_settings(run: str) -> dict[str, Any]:

@@ -67,7 +67,12 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
         part["pass"] = {f"{k}": _passes(of_env, k) for k in ks}
     whole = [[task for task in tasks.values() if task["env"] == env and task["success"]] for env in report["by_env"]]
     rates, names = ([[of(task) for task in one] for one in whole] for of in (_success, _name))
-    report["unweighted"] = fmean(one["success"] for one in report["by_env"].values())
+    for key, of_env in (
+        ("unweighted", "success"),
+        ("unweighted_accuracy", "accuracy"),
+        ("unweighted_nonzero", "nonzero"),
+    ):
+        report[key] = fmean(one[of_env] for one in report["by_env"].values())
     report["unweighted_low"], report["unweighted_high"] = unweighted_interval(rates, RATE, tasks=names)
     return report
 
@@ -85,7 +90,8 @@ def table(report: dict) -> list[str]:
     if len(report["by_env"]) > 1:
         rows.append(_row("pooled", report))
         bounds = f"{report['unweighted_low']:.1%} to {report['unweighted_high']:.1%}"
-        rows.append(["unweighted", "", f"{report['unweighted']:.1%}", bounds, *[""] * (len(head) - 4)])
+        rates = [f"{report[f'unweighted_{key}']:.1%}" for key in ("accuracy", "nonzero")]
+        rows.append(["unweighted", "", f"{report['unweighted']:.1%}", bounds, *rates, *[""] * (len(head) - 6)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["    " + "  ".join(map(str.rjust, row, widths)) for row in rows]
 

@@ -51,10 +51,13 @@ def model_card(name: str, source: Path, base: str, is_adapter: bool) -> str:
     )
     what = "A LoRA adapter merged into" if is_merged else "A LoRA adapter of" if is_adapter else "The weights of"
     model = f"{what} `{shown}`" if base else f"{what} a model whose base is not recorded"
-    trained = f", trained on `{_trained_on(settings)}` by {str(settings['algo']).upper()}" if settings else ""
+    trained = f", {_trained(settings)}" if settings else ""
+    if start := str(settings.get("resume_from") or ""):
+        earlier = adapter_settings.settings_of(Path(start))
+        trained += f", from an adapter {_trained(earlier)}" if earlier else f", from the adapter `{Path(start).name}`"
     parts = ["---", head.to_yaml(), "---", "", f"# {name.rpartition('/')[2]}", "", f"{model}{trained}.", ""]
     parts += _table("Training", ("key", "value"), _training(settings))
-    parts += _table("Held-out tasks", ("epoch", "play", "success", "80 % interval", "tasks"), _results(source))
+    parts += _table("Held-out tasks", ("epoch", "play", "success", "80 % interval", "tasks"), _results(source, start))
     code = (ADAPTER if is_adapter else MERGED).format(name=name, base=shown)
     return "\n".join([*parts, "## Loading", "", "```python", code, "```"]) + "\n"
 
@@ -69,6 +72,11 @@ def _has_adapter(source: Path) -> bool:
     """Return whether the folder holds an adapter, or a checkpoint that one was merged into."""
     report = source / "merge_report.json"
     return (source / "adapter_config.json").is_file() or (report.is_file() and bool(read_json(report)["adapter"]))
+
+
+def _trained(settings: dict[str, Any]) -> str:
+    """Return what a run trained on and how."""
+    return f"trained on `{_trained_on(settings)}` by {str(settings['algo']).upper()}"
 
 
 def _trained_on(settings: dict[str, Any]) -> str:
@@ -103,9 +111,10 @@ def _training(settings: dict[str, Any]) -> list[tuple]:
     return [(key, value) for key, value in shown.items()]
 
 
-def _results(source: Path) -> list[tuple]:
-    """Return the run's evaluations before training and at the epoch of `source`."""
+def _results(source: Path, start: str) -> list[tuple]:
+    """Return the run's evaluations before training and at the epoch of `source`. start: the run's resume_from=."""
     stats, run = source / "training_stats.json", source.parent
+    before = "before, with the adapter that it starts from" if start else "before"
     if not stats.is_file() or not (run / "metrics.jsonl").is_file():
         return []
     table, rows = read_json(stats), []
@@ -118,9 +127,9 @@ def _results(source: Path) -> list[tuple]:
             play = f"sampled at temperature {evaluation['temperature']:g}" if evaluation["temperature"] else "greedy"
             bounds = f"{evaluation['low']:.1%} to {evaluation['high']:.1%}"
             tasks = f"{evaluation['episodes']} of {evaluation['split']}"
-            rows.append((record["epoch"] or "before", play, f"{evaluation['success']:.1%}", bounds, tasks))
+            rows.append((record["epoch"] or before, play, f"{evaluation['success']:.1%}", bounds, tasks))
         if "eval_loss" in record and record["epoch"] in (0, epoch):
-            rows.append((record["epoch"] or "before", "held-out loss", f"{record['eval_loss']:.4f}", "", ""))
+            rows.append((record["epoch"] or before, "held-out loss", f"{record['eval_loss']:.4f}", "", ""))
     return rows
 
 

@@ -6,8 +6,8 @@ model= and adapter= are the server's names of the base model and of adapters (vL
 Conversations are sent and text comes back, through the server's own chat template: there are no ids and no
 log-probabilities, so this evaluates and does not train. The server's context limit applies instead of max_len, and its
 own sampling settings apply too (vLLM: --generation-config vllm has none). Requests of environments go to the server's
-base model: chats to /chat/completions, embeddings to /embeddings, which vLLM serves with embedding models only
-(planner.independence_weight=0 needs none). At most MAX_THREADS episodes run at once. rl/remote/client.py sends the
+base model: chats to /chat/completions, embeddings (planner.similarity=embeddings) to /embeddings, which vLLM
+serves with embedding models only. At most MAX_THREADS episodes run at once. rl/remote/client.py sends the
 requests.
 """
 
@@ -23,9 +23,10 @@ from models.chat.formats import without_thoughts
 from rl import reward
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
+from rl.evaluate import progress_bar
 from rl.records import Episode, Turn
 from rl.remote.client import Refused, Server, Unusable
-from rl.rollout import CUT, MAX_THREADS
+from rl.rollout import MAX_THREADS, UNSEEN, timed_out
 from rl.tasks import Task, failures_of, make_env, task_digest
 
 MOST_TRIED = 20  # episodes after which an evaluation ends if all of them failed
@@ -37,7 +38,7 @@ def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: 
     Raise ValueError if all failed, or all of the first MOST_TRIED.
     """
     pool = ThreadPoolExecutor(min(MAX_THREADS, cfg.rollout_batch_size))
-    with tqdm(total=len(tasks), desc=f"evaluate {name}", leave=False, disable=None) as bar:
+    with progress_bar(len(tasks), f"evaluate {name}") as bar:
         played = []
         try:
             for episode in pool.map(partial(play, server, name, cfg, temperature), tasks):
@@ -81,7 +82,8 @@ def _play(server: Server, name: str, cfg: Config, temperature: float, task: Task
         messages = list(env.reset(task.seed, task.split))
         episode.task = task_digest(env)
     while not (episode.terminated or episode.truncated):
-        start, tokens, reply, reason, step = len(episode.action_mask_T), 0, "", "context", CUT
+        start, tokens, reply, reason = len(episode.action_mask_T), 0, "", "context"
+        step = timed_out(UNSEEN, env)
         try:
             seed = draw.randrange(2**31)
             reply, tokens, reason = server.chat(name, messages, cfg.max_new_tokens, temperature, seed)

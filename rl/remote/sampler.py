@@ -131,6 +131,7 @@ class RemoteEngine:
     max_len: int
     words: int  # size of the vocabulary
     slots: dict[int, _Slot] = field(default_factory=dict)
+    unfinished: int = 0  # tokens in turns that are not finished: the server does not say
 
     @property
     def free(self) -> int:

@@ -22,7 +22,8 @@ def train_all(model: CausalLM) -> None:
     """Make every weight trainable, and print one line."""
     model.requires_grad_(True)
     copied = "" if model.lm_head.weight.dtype == torch.float32 else ", in float32 copies of the weights"
-    print(f"lora off: all {sum(p.numel() for p in model.parameters()):,} parameters train{copied}")
+    count = sum(p.numel() for p in model.parameters())
+    print(f"lora off: all {count:,} parameters train{copied}; the other keys of lora.* have no effect")
 
 
 def use_masters(state: TrainState) -> None:

@@ -20,8 +20,10 @@ from rl.config.refusals import Refusal
 from rl.ranks import saving
 from rl.records import Batch, Episode
 
-EPOCHS = 3  # in a row that a poor sign must last: one epoch of it can be chance
+# What a poor sign must last, in a row: one epoch can be chance, and an epoch may be a single episode.
+EPOCHS, EPISODES = 3, 100
 EQUAL_EPOCHS, EQUAL_EPISODES = 5, 500  # the same for equal rewards: a task that is solved once in 100 times is not one
+FALL = 3  # standard errors by which held-out success must fall: chance does it about once in 700 evaluations
 ZERO_STEPS = 2  # optimizer steps in a row without a gradient
 DIGITS = 6  # hexadecimal ones of a task's hash
 PROMPTS, PROMPT_TOKENS = 4, 128  # of the first batch whose likelihood is looked at
@@ -189,41 +191,67 @@ def failed_episodes(batch: Batch) -> str | None:
     )
 
 
+def newest(records: Sequence[dict], epochs: int = EPOCHS, episodes: int = EPISODES) -> Sequence[dict]:
+    """Return the fewest newest epochs that are at least `epochs` and hold `episodes`; [] if all together are fewer."""
+    held = 0
+    for count, record in enumerate(reversed(records), 1):
+        held += record["episodes"]
+        if count >= epochs and held >= episodes:
+            return records[-count:]
+    return []
+
+
 def equal_rewards(records: Sequence[dict]) -> str | None:
     """The rewards of several epochs are not all the same, unless all tasks are solved."""
-    last = records[-EQUAL_EPOCHS:]
+    last = newest(records, EQUAL_EPOCHS, EQUAL_EPISODES)
     rewards = {record["reward_mean"] for record in last}
     equal = len(rewards) == 1 and not any(record["reward_std"] for record in last)
-    enough = len(last) == EQUAL_EPOCHS and sum(record["episodes"] for record in last) >= EQUAL_EPISODES
-    if not (equal and enough) or all(record["accuracy"] == 1 for record in last):
+    if not equal or all(record["accuracy"] == 1 for record in last):
         return None
     return (
-        f"every episode of {EQUAL_EPOCHS} epochs has the reward {rewards.pop():g}: nothing can be learned; tasks are "
+        f"every episode of {len(last)} epochs has the reward {rewards.pop():g}: nothing can be learned; tasks are "
         "too hard, replies are not understood, or the reward rule pays nothing"
     )
 
 
 def all_cut(records: Sequence[dict]) -> str | None:
     """Some replies end by themselves, or some task is solved."""
-    last = records[-EPOCHS:]
+    last = newest(records)
     cut = all(0 < record["cut_by_length"] == round(record["turns_mean"] * record["episodes"]) for record in last)
-    if len(last) < EPOCHS or not cut or any(record["accuracy"] for record in last):
+    if not last or not cut or any(record["accuracy"] for record in last):
         return None
     return (
-        f"every reply of {EPOCHS} epochs was cut by max_new_tokens or max_len, and no task was solved: the limits are "
-        "too low, the end token is wrong, or the chat format is another model's"
+        f"every reply of {len(last)} epochs was cut by max_new_tokens or max_len, and no task was solved: the limits "
+        "are too low, the end token is wrong, or the chat format is another model's"
     )
 
 
 def invalid_actions(records: Sequence[dict]) -> str | None:
     """Environments understand some of the actions, or some task is solved."""
-    last = records[-EPOCHS:]
+    last = newest(records)
     invalid = all(record["invalid_actions"] > 0.99 for record in last)
-    if len(last) < EPOCHS or not invalid or any(record["accuracy"] for record in last):
+    if not last or not invalid or any(record["accuracy"] for record in last):
         return None
     return (
-        f"environments understood hardly an action in {EPOCHS} epochs, and no task was solved: the model does not know "
-        "the form of a reply, the replies are cut, or the chat format is another model's"
+        f"environments understood hardly an action in {len(last)} epochs, and no task was solved: the model does not "
+        "know the form of a reply, the replies are cut, or the chat format is another model's"
+    )
+
+
+# ---- evaluations ----
+
+
+def held_out(first: dict, now: dict) -> str | None:
+    """Success on held-out tasks is not far below that of the first evaluation, which is before training.
+
+    first, now: results of rl.evaluate.evaluate. The ends of an 80 % interval are 1.28 standard errors from its middle.
+    """
+    errors = [(result["high"] - result["low"]) / (2 * 1.28) for result in (first, now)]
+    if first["success"] - now["success"] <= FALL * math.hypot(*errors):
+        return None
+    return (
+        f"success on held-out tasks is {now['success']:.1%} and was {first['success']:.1%} before training: lr is too "
+        "high, or the reward pays for something else than success"
     )
 
 
@@ -291,20 +319,21 @@ def zero_gradients(steps: int) -> str | None:
 
 def entropy(records: Sequence[dict], vocabulary: int) -> str | None:
     """The policy neither has one reply left, unless it solves the tasks, nor samples tokens at random."""
-    last, first, most = records[-EPOCHS:], records[0].get("entropy"), math.log(vocabulary)
-    recent = [record.get("entropy") for record in last]
-    if not first or None in recent:
+    first, now, most = records[0].get("entropy"), records[-1].get("entropy"), math.log(vocabulary)
+    if not first or now is None:
         return None
+    last = newest(records)
     # of an expert's episodes there is no sampler_gap, and imitating them ends at a low entropy
-    played = all(record.get("sampler_gap") is not None and record["accuracy"] < 0.9 for record in last)
-    if len(last) == EPOCHS and played and all(nats < 0.005 * first for nats in recent):
+    played = last and all(record.get("sampler_gap") is not None for record in last)
+    collapsed = played and all(record.get("entropy", first) < 0.005 * first for record in last)
+    if collapsed and sum((record["accuracy"] - 0.9) * record["episodes"] for record in last) < 0:
         return (
-            f"the entropy is {recent[-1]:.2g} nats per token, and was {first:.2g} in the first epoch: the policy has "
+            f"the entropy is {now:.2g} nats per token, and was {first:.2g} in the first epoch: the policy has "
             "collapsed and explores no more; lower lr, or set an entropy bonus"
         )
-    if recent[-1] > max(0.8 * most, 2 * first):
+    if now > max(0.8 * most, 2 * first):
         return (
-            f"the entropy is {recent[-1]:.2g} nats per token of at most {most:.2g}: the policy samples at random; "
+            f"the entropy is {now:.2g} nats per token of at most {most:.2g}: the policy samples at random; "
             "the update has the wrong sign, or lr is far too high"
         )
     return None
@@ -312,13 +341,14 @@ def entropy(records: Sequence[dict], vocabulary: int) -> str | None:
 
 def ratio(records: Sequence[dict]) -> str | None:
     """Steps stay near the policy that sampled."""
-    last = [r for r in records[-EPOCHS:] if r.get("sampler_gap") is not None]  # else others sampled
-    far = [r for r in last if r.get("clip_fraction", 0) > 0.8 or not -1e-3 <= r.get("approx_kl", 0) <= 1]
-    if len(far) < EPOCHS:
+    last = newest(records)
+    played = last and all(r.get("sampler_gap") is not None for r in last)  # else others sampled
+    far = (r.get("clip_fraction", 0) > 0.8 or not -1e-3 <= r.get("approx_kl", 0) <= 1 for r in last)
+    if not played or not all(far):
         return None
-    newest = ", ".join(f"{name} {far[-1][name]:.2g}" for name in ("approx_kl", "clip_fraction") if name in far[-1])
+    now = ", ".join(f"{name} {last[-1][name]:.2g}" for name in ("approx_kl", "clip_fraction") if name in last[-1])
     return (
-        f"the policy was far from the one that sampled in {EPOCHS} epochs ({newest}): lr is too high, there are too "
+        f"the policy was far from the one that sampled in {len(last)} epochs ({now}): lr is too high, there are too "
         "many passes, or old log-probabilities are wrong"
     )
 

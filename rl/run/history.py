@@ -97,5 +97,20 @@ def best_of_run(name: str, key: str = "adapter") -> tuple[str, str]:
 def score_text(kind: str, scores: dict[int, float], best: int) -> str:
     """Return the score of the epoch `best` as it is printed, with that before training if it was no lower."""
     shown = {epoch: f"{score:.1%}" if kind == "success" else f"{-score:.4f}" for epoch, score in scores.items()}
-    no_worse = scores.get(0, -float("inf")) >= scores[best]
-    return shown[best] + (f"; before training it was no worse, {shown[0]}" if no_worse else "")
+    before = scores.get(0, -float("inf"))
+    if not best or before < scores[best]:
+        return shown[best]
+    return f"{shown[best]}; before training it was {'better' if before > scores[best] else 'the same'}, {shown[0]}"
+
+
+def start_line(epoch: Path) -> str:
+    """Return a line about the epoch of a run from which another run starts: its score, and that before its own
+    training. "" for any other folder."""
+    run, number = epoch.parent, epoch.name.removeprefix("epoch_")
+    try:
+        kind, scores = evaluations(run)
+    except (OSError, ValueError):  # not a run's, or damaged
+        return ""
+    if not number.isdecimal() or int(number) not in scores:
+        return ""
+    return f"resume_from={epoch}: {kind} {score_text(kind, scores, int(number))}"

@@ -104,6 +104,11 @@ class Run:
         """Look for signs of nonsense in the episodes of an epoch; stats: their metrics."""
         state.watch.collected(state, episodes, stats, self.cfg)
 
+    def evaluated(self, state: TrainState, results: list[dict]) -> None:
+        """Log the results of an evaluation, and look for signs of nonsense in them."""
+        self.metrics(*({"epoch": state.epoch, "step": state.step, **result} for result in results))
+        state.watch.evaluated(state, results, self.cfg)
+
     @contextmanager
     def uninterrupted(self, state: TrainState, episodes: list[Episode]) -> Iterator[None]:
         """Context that a signal ends only between two optimizer steps, or after everything in it is saved.

@@ -10,13 +10,14 @@ import torch
 import lora
 from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from models.decoder import checkpoint_blocks
+from models.memory import release_host_memory
 from rl import data, ranks
 from rl.config.fields import Config, Lora
 from rl.config.model_checks import read_targets
 from rl.config.words import describe_sources
 from rl.ppo import Critic
 from rl.ranks import launch
-from rl.run import digests, full_finetuning, resume
+from rl.run import digests, full_finetuning, history, resume
 from rl.run.checkpoint import base_name, save_checkpoint
 from rl.run.files import new_folder
 from rl.run.folder import claim
@@ -76,6 +77,7 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
     with run.phase("trial"):
         plays = algo_cfg.source == "rollouts"
         exact, products = ranks.chosen(choose_threads, model, cfg.threads, plays, cfg.products)
+        release_host_memory()  # or the peaks of all later phases would be the trial's
     with run.phase("load"):
         threads = torch.get_num_threads()
         cfg = replace(cfg, threads=threads, products=products)  # a resumed run takes the same
@@ -107,6 +109,8 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
 def adapt(model: CausalLM, cfg: Config) -> Lora:
     """Give the model the adapter that trains, print a line about it and return its settings."""
     if cfg.resume_from:
+        if line := "" if cfg.resume else history.start_line(Path(cfg.resume_from)):
+            print(line)
         names, settings = copy_adapter(model, cfg)
     else:
         settings, targets = cfg.lora, cfg.lora.targets

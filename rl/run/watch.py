@@ -42,6 +42,7 @@ class Watch:
     """The memory of the checks. A run resumed from a checkpoint reads it from its metrics."""
 
     records: list[dict] = field(default_factory=list)  # of the epochs that are finished
+    evaluations: list[dict] = field(default_factory=list)  # of sampled play on held-out tasks: the first, the newest
     collecting: dict = field(default_factory=dict)  # the record of the epoch under way
     findings: set[str] = field(default_factory=set)  # names of the checks that found something in it
     printed: set[str] = field(default_factory=set)  # names of the findings of the epoch before
@@ -57,6 +58,7 @@ class Watch:
                 self.records.append(record)
                 if str(record.get("exact")).startswith(WITHDRAWN):
                     state.exact = record["exact"]
+            self._remember(record)
         model, sentences = state.model, {}
         sentences["tokenizer"] = health.tokenizer_ids(tokenizer, model.config.vocab_size)
         if cfg.lora.r:
@@ -64,6 +66,7 @@ class Watch:
             if not state.step:
                 ids, limit = tokenizer.prompt([{"role": "user", "content": "?"}]), health.rounding("", cfg.dtype)
                 sentences["adapter"] = health.new_adapter(model, state.reference, ids, limit)
+        sentences["held_out"] = self._fallen()
         self.report(cfg, "start", **sentences)
         if cfg.warmup_steps > (steps := cfg.total_steps):
             words = f"warmup_steps={cfg.warmup_steps} of {steps} optimizer steps"
@@ -138,6 +141,21 @@ class Watch:
         if gap and claimed == "yes":  # the trial's claim does not hold: withdraw it
             state.exact = added["exact"] = f"{WITHDRAWN} by {gap:.1e} nats in epoch {state.epoch}"
         return added
+
+    def evaluated(self, state: "TrainState", records: list[dict], cfg: Config) -> None:
+        """Check an evaluation, given its lines of metrics.jsonl."""
+        for record in records:
+            self._remember(record)
+        self.report(cfg, f"epoch {state.epoch}", held_out=self._fallen())
+
+    def _remember(self, record: dict) -> None:
+        """Keep a line of metrics.jsonl if it is of sampled play on held-out tasks."""
+        result = record.get("eval", {})
+        if result.get("temperature") and "low" in result and "high" in result:  # earlier versions' may lack them
+            self.evaluations = [*self.evaluations[:1], result]
+
+    def _fallen(self) -> str | None:
+        return health.held_out(self.evaluations[0], self.evaluations[-1]) if self.evaluations else None
 
     def report(self, cfg: Messages, where: str, **sentences: str | None) -> None:
         """Print and remember what was found. Raise Nonsense for it with strict=true."""

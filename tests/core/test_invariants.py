@@ -28,6 +28,7 @@ from rl.rollout import rollout
 from rl.run import health, watch
 from rl.run.log import rollout_stats
 from rl.run.state import TrainState
+from rl.stats import jeffreys
 from rl.tasks import make_tasks
 from rl.update import make_optimizer
 
@@ -82,6 +83,7 @@ COLLAPSED = [*epochs(1), *epochs(3, entropy=1e-3)]
         (health.equal_rewards, epochs(5, **EQUAL), "every episode of 5 epochs has the reward 0"),
         (health.equal_rewards, epochs(4, **EQUAL), None),
         (health.equal_rewards, epochs(5, **EQUAL | {"episodes": 1}), None),
+        (health.equal_rewards, epochs(8, **EQUAL | {"episodes": 64}), "every episode of 8 epochs has the reward 0"),
         (health.equal_rewards, epochs(5, **EQUAL | {"reward_mean": 1.0, "accuracy": 1.0}), None),
         (health.equal_rewards, [*epochs(4, **EQUAL), *epochs(1)], None),
         (health.all_cut, epochs(3, **CUT), "every reply of 3 epochs was cut"),
@@ -90,6 +92,13 @@ COLLAPSED = [*epochs(1), *epochs(3, entropy=1e-3)]
         (health.all_cut, [*epochs(2, **CUT), *epochs(1)], None),
         (health.invalid_actions, epochs(3, **INVALID), "understood hardly an action in 3 epochs"),
         (health.invalid_actions, [*epochs(2, **INVALID), *epochs(1)], None),
+        (health.invalid_actions, epochs(99, **INVALID, episodes=1), None),
+        (health.invalid_actions, epochs(100, **INVALID, episodes=1), "in 100 epochs"),
+        (health.invalid_actions, [*epochs(1), *epochs(99, **INVALID, episodes=1)], None),
+        (health.all_cut, epochs(99, **CUT | {"cut_by_length": 2, "episodes": 1}), None),
+        (health.all_cut, epochs(100, **CUT | {"cut_by_length": 2, "episodes": 1}), "every reply of 100 epochs"),
+        (health.ratio, epochs(99, clip_fraction=0.9, episodes=1), None),
+        (health.ratio, epochs(100, clip_fraction=0.9, episodes=1), "in 100 epochs"),
         (health.ratio, epochs(3, clip_fraction=0.9), "lr is too high"),
         (health.ratio, epochs(3, approx_kl=2.0), "lr is too high"),
         (health.ratio, epochs(3, approx_kl=float("nan")), "lr is too high"),
@@ -101,6 +110,7 @@ COLLAPSED = [*epochs(1), *epochs(3, entropy=1e-3)]
         (health.repeated_tasks, overlapping(3), "3 of 4 tasks are those of epoch 1 again"),
         (health.repeated_tasks, epochs(3), None),
         (lambda records: health.entropy(records, 1536), COLLAPSED, "has collapsed"),
+        (lambda records: health.entropy(records, 1536), [*epochs(1), *epochs(99, entropy=1e-3, episodes=1)], None),
         (lambda records: health.entropy(records, 1536), epochs(4, entropy=1e-3), None),
         (lambda records: health.entropy(records, 1536), LEARNED_BY_HEART, None),
         (lambda records: health.entropy(records, 1536), [*epochs(1), *epochs(3, entropy=0, accuracy=0.95)], None),
@@ -111,6 +121,45 @@ COLLAPSED = [*epochs(1), *epochs(3, entropy=1e-3)]
 def test_signs_in_the_metrics_of_epochs(check, records, said):
     found = check(records)
     assert found is None if said is None else said in found
+
+
+def rate(success: float, n: int = 200) -> dict:
+    """Return the result of an evaluation."""
+    low, high = jeffreys(round(success * n), n)
+    return {"success": success, "low": low, "high": high, "temperature": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("first", "now", "said"),
+    [
+        (rate(0.73), rate(0.225), "is 22.5% and was 73.0% before training: lr is too high"),
+        (rate(0.73), rate(0.57), "is 57.0%"),
+        (rate(0.73), rate(0.61), None),
+        (rate(0.73, 20), rate(0.4, 20), None),
+        (rate(0.1), rate(0.9), None),
+        (rate(0.0), rate(0.0), None),
+    ],
+)
+def test_a_fall_of_held_out_success_is_found(first, now, said):
+    found = health.held_out(first, now)
+    assert found is None if said is None else said in found
+
+
+def test_a_strict_run_ends_at_a_fall_and_again_when_it_is_resumed(tmp_path, capsys):
+    first, fallen = ({"epoch": 1, "step": 1, "eval": rate(success)} for success in (0.73, 0.225))
+    greedy = {"eval": {**rate(0.0), "temperature": 0.0}}
+    epoch = Epoch(tmp_path)
+    epoch.begin()
+    epoch.state.watch.evaluated(epoch.state, [first, greedy], epoch.cfg)
+    epoch.state.watch.evaluated(epoch.state, [first, greedy], epoch.cfg)
+    with pytest.raises(watch.Nonsense, match="success on held-out tasks is 22"):
+        epoch.state.watch.evaluated(epoch.state, [fallen], epoch.cfg)
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (first, first, fallen)))
+    with pytest.raises(watch.Nonsense, match="start: success on held-out tasks is 22"):
+        Epoch(tmp_path).begin()
+    warned = Epoch(tmp_path, "strict=false")
+    warned.begin()
+    assert warned.state.watch.findings == {"held_out"} and "warning: start: success" in capsys.readouterr().out
 
 
 CHECKS = ["equal_rewards", "all_cut", "invalid_actions", "ratio", "repeated_tasks"]
@@ -369,8 +418,12 @@ class Epoch:
         losses = {"entropy": 0.5, "sampler_gap": sampler_gap, "approx_kl": 0.01, "clip_fraction": 0.1}
         return self.state.watch.ended(self.state, {"epoch": 1, **self.stats, **losses}, self.cfg)
 
+    def evaluated(self) -> None:
+        self.state.watch.evaluated(self.state, [{"eval": rate(0.5)}], self.cfg)
+
     def all(self) -> dict:
         self.begin()
+        self.evaluated()
         self.collected()
         self.stepped(moved="B")
         self.stepped()
@@ -379,8 +432,9 @@ class Epoch:
 
 NAMES = {  # the name of the finding, of each check
     **{name: name for name in ("equal_rewards", "all_cut", "invalid_actions", "failed_episodes", "dropout")},
-    **{"sampler_gap": "sampler_gap", "entropy": "entropy", "ratio": "ratio", "unlikely_prompts": "tokenizer"},
-    **{"tokenizer_ids": "tokenizer", "new_adapter": "adapter", "repeated_tasks": "tasks", "equal_tasks": "tasks"},
+    **{name: name for name in ("sampler_gap", "held_out", "entropy", "ratio")},
+    **{"unlikely_prompts": "tokenizer", "tokenizer_ids": "tokenizer", "new_adapter": "adapter"},
+    **{"repeated_tasks": "tasks", "equal_tasks": "tasks"},
     **{"unequal_groups": "groups", "other_weights": "weights", "zero_gradients": "gradient", "unmoved": "factors"},
 }
 

@@ -21,7 +21,7 @@ from rl.config.words import parse
 from rl.data import demonstrations, evaluate_held_out, held_out_loss
 from rl.evaluate import evaluate
 from rl.ppo import Critic
-from rl.rollout import rollout, rollouts
+from rl.rollout import UNSEEN, rollout, rollouts, timed_out
 from rl.run.health import sampler_hash
 from rl.run.log import rollout_stats
 from rl.tasks import make_env, make_tasks, mixture
@@ -163,6 +163,19 @@ def test_episode_cut_by_max_len_is_a_timeout(tiny, max_len):
     if max_len == 20:
         with pytest.raises(ValueError, match="max_len must leave room behind their prompts"):
             make_batch(played)
+
+
+@pytest.mark.parametrize(("env", "max_len", "paid"), [("db_bench", 120, -0.3), ("os_interaction", 130, -0.5)])
+def test_a_cut_by_max_len_pays_what_the_turn_limit_does(tiny, env, max_len, paid):
+    """A reply and an observation that max_len cuts earn no more than a wrong answer."""
+    cfg = parse([f"env={env}", f"max_len={max_len}", f"{env}.prompt=short", f"{env}.difficulty=1"])
+    tasks = make_tasks(cfg, 0, 24, 1, "train", 0)
+    played = [*rollout(*tiny, tasks, cfg, 1.3, SILENT), *demonstrations(tiny[1], tasks, cfg, SILENT)]
+    cut = [e for e in played if e.turns[-1].stop_reason == "context"]
+    assert {len(e.ids_T) < max_len for e in cut} == {True, False}, "observations and replies"
+    assert {e.score for e in cut} == {paid} and {e.outcome for e in cut} == {"timeout"}
+    shaped = timed_out(UNSEEN, make_env(cfg, env))
+    assert reward.turn_reward(shaped, cut[0], replace(cfg.reward, rule="shaped")) == paid
 
 
 RULES = {

@@ -355,6 +355,7 @@ def epoch(tmp_path, *words: str) -> dict:
 
 WITH_CRITIC, WITH_KL = (308, 20, 24), (303, 19, 21)
 PLANNER, GROUP = ("env=planner", "rollout_batch_size=4"), ("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4")
+EMBEDDINGS = "planner.similarity=embeddings"
 MODEL_WORKER = "planner.worker=model"  # the base model alone, in engines of its own
 
 
@@ -363,8 +364,8 @@ MODEL_WORKER = "planner.worker=model"  # the base model alone, in engines of its
     [
         (("algo=ppo", *TEXTCRAFT), WITH_CRITIC),
         ((*GROUP, *TEXTCRAFT), WITH_KL),
-        ((*GROUP, *PLANNER, MODEL_WORKER, "episodes=2", "batch_size=2", "grpo.group_size=2"), WITH_KL),
-        pytest.param(("algo=ppo", *PLANNER, MODEL_WORKER), WITH_CRITIC, marks=pytest.mark.full),
+        ((*GROUP, *PLANNER, MODEL_WORKER, EMBEDDINGS, "episodes=2", "batch_size=2", "grpo.group_size=2"), WITH_KL),
+        pytest.param(("algo=ppo", *PLANNER, MODEL_WORKER, EMBEDDINGS), WITH_CRITIC, marks=pytest.mark.full),
         pytest.param(("algo=ppo", *PLANNER), WITH_CRITIC, marks=pytest.mark.full),
     ],
     ids=["ppo", "grpo with KL", "planner, grpo with KL", "planner, ppo", "planner by rules"],

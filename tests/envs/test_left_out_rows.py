@@ -36,7 +36,7 @@ READERS = {
         {},
         {"prompt": "p{i}", "verification_info": CASES},
         {"prompt": "q{i}", "verification_info": {"tests": []}},
-        "no test case of a known type",
+        "no test case whose `type` is stdin_stdout or function_call",
     ),
 }
 

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 from random import Random
+from statistics import fmean
 
 import golden
 import pytest
@@ -20,7 +21,17 @@ import envs
 import lora
 from envs import planner
 from envs.common import SPLITS, split_of
-from envs.planner import Config, Env, independence, objects_in, prediction_in, read_json, read_lines, word_problems
+from envs.planner import (
+    Config,
+    Env,
+    content_words,
+    independence,
+    objects_in,
+    prediction_in,
+    read_json,
+    read_lines,
+    word_problems,
+)
 from envs.planner.arithmetic import arithmetic_in, in_words, work_out
 from envs.planner.word_problems import LEVELS, of_row
 from envs.requests import Result
@@ -286,6 +297,26 @@ def test_independence():
     assert independence([{}, {0: 1}]) == independence([{0: 0.0}, {0: 1}]) == 1
 
 
+def test_independence_orders_paraphrases_steps_and_other_problems():
+    """Of 26 triples three paraphrases share no word with their original; no other order is wrong."""
+    apart = [
+        [independence(map(content_words, (one, other))) for other in others] for one, *others in CASES["independence"]
+    ]
+    paraphrase, step, unrelated = (fmean(each) for each in zip(*apart, strict=True))
+    assert paraphrase < 0.3 < 0.5 < step < 0.7 < 0.95 < unrelated
+    assert sum(same < other for same, other, _ in apart) >= 23 and all(step < far for _, step, far in apart)
+
+
+def test_a_repeated_subproblem_is_not_independent():
+    for part in ("How many are there?", "3 times 12", "?", "3*12"):
+        assert independence(map(content_words, (part, part))) == pytest.approx(0), part
+    right, twice = (
+        plan("Pens in the boxes: 3 times 12", "Pens left: result 1 minus 5"),
+        plan("3 times 12", "12 times 3"),
+    )
+    assert at().step(right).info["metrics"]["independence"] > 0.6 > at().step(twice).info["metrics"]["independence"]
+
+
 # The worker that is a model
 
 
@@ -311,7 +342,8 @@ class Worker:
 
 def test_model_solves_the_parts_then_combines_them():
     texts = '{"solution": "3 * 12", "result": 36}', "31 I guess", '{"final_calculation": "36 - 5", "final_answer": 31}'
-    worker, env = Worker(*texts), at(worker="model", worker_tokens=99, worker_temperature=0.5)
+    options = {"worker_tokens": 99, "worker_temperature": 0.5, "similarity": "embeddings"}
+    worker, env = Worker(*texts), at(worker="model", **options)
     step = worker.play(env, plan("pens in 3 boxes", "pens left", how="subtract"))
     (first, second, embed), (final,) = worker.asked
     assert embed.texts == ["pens in 3 boxes", "pens left"] and embed.kind == "embed"
@@ -328,11 +360,14 @@ def test_model_solves_the_parts_then_combines_them():
     assert step.reward == pytest.approx(1 + 0.2 * (1 - tokens / 1000) + 0.3 * apart)
 
 
-def test_embeddings_of_weight_zero_are_not_requested():
+@pytest.mark.parametrize("options", [{"similarity": "embeddings", "independence_weight": 0.0}, {}])
+def test_embeddings_are_requested_only_if_they_count(options):
     worker = Worker(*["31"] * 3)
-    step = worker.play(at(worker="model", independence_weight=0.0), plan("pens in 3 boxes", "pens left"))
+    step = worker.play(at(worker="model", **options), plan("pens in 3 boxes", "pens left"))
     assert [r.kind for requests in worker.asked for r in requests] == ["chat"] * 3
-    assert step.reward == pytest.approx(1 + 0.2 * (1 - 6 / 1000))
+    apart = 0.5 if options else independence([{"pens": 1, "3": 1, "boxes": 1}, {"pens": 1, "left": 1}])
+    assert step.info["metrics"]["independence"] == pytest.approx(apart)
+    assert step.reward == pytest.approx(1 + 0.2 * (1 - 6 / 1000) + 0.3 * apart * (not options))
 
 
 def test_a_model_may_get_the_whole_problem():
@@ -402,7 +437,7 @@ def registered(monkeypatch):
 def test_frozen_base_answers_in_a_rollout(tiny, registered, monkeypatch):
     """Every reply of the policy is parsed as a plan of two parts. Results do not depend on neighbouring episodes."""
     monkeypatch.setattr(planner, "read_json", lambda reply: planner.Plan([reply or "?", "the rest"], "add"))
-    cfg = run_config("rollout_batch_size=3", worker_temperature=0.8)
+    cfg = run_config("rollout_batch_size=3", worker_temperature=0.8, similarity="embeddings")
     tasks = make_tasks(cfg, 0, 3, 1, "train", 0)
     played = rollout(*tiny, tasks, cfg, 1.0, SILENT)
     assert all(e.terminated and len(e.turns) == 1 and e.score > 0 for e in played)

@@ -101,8 +101,19 @@ def test_merge_that_falls_short_is_refused_and_leaves_nothing(word, line, epoch,
     assert line in err and "force=true" in err and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("given", [None, {"env": "http", "http": {"url": "http://x"}}, {"data": "rows.jsonl"}])
-def test_where_no_held_out_task_can_be_played_the_sentence_is_all(given, epoch, tmp_path):
+SCORER = {"env": "qa", "qa": {"match": "scorer.py:score"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "no settings of a run are beside the adapter"),
+        ({"env": "http", "http": {"url": "http://x"}}, "env=http plays on a server"),
+        ({"data": "rows.jsonl"}, "the run learned rows of data=, not tasks"),
+        (SCORER, "qa.match=scorer.py:score is a program, which merge.py does not execute"),
+    ],
+)
+def test_where_no_held_out_task_can_be_played_the_sentence_is_all(given, said, epoch, tmp_path):
     """Without a run's settings; of a server, which a stranger's training_config.json may name; of a run that learned
     the rows of data=, to which env= is only the default."""
     shutil.copytree(epoch, tmp_path / "epoch")
@@ -111,7 +122,7 @@ def test_where_no_held_out_task_can_be_played_the_sentence_is_all(given, epoch, 
         path.unlink()
     else:
         path.write_text(json.dumps(json.loads(path.read_text()) | given))
-    assert "compared on one sentence alone" in merged(f"adapter={tmp_path}/epoch", f"out={tmp_path}/merged")
+    assert f"compared on one sentence alone: {said}\n" in merged(f"adapter={tmp_path}/epoch", f"out={tmp_path}/merged")
     assert (tmp_path / "merged" / "training_config.json").exists() == (given is not None)
 
 
@@ -220,6 +231,20 @@ def test_card_says_what_the_run_was(epoch, tmp_path):
     assert "| 2 | greedy | 50.0% | 42.0% to 58.0% | 60 of val |" in card and "| 1 | " not in card
     assert "Beside the adapter: 8 held-out prompts of textcraft" in card and str(epoch.parents[1]) not in card
     assert "AutoModelForCausalLM.from_pretrained" in card and "base_model:" not in card  # which is on no hub
+
+
+def test_card_names_the_run_that_it_starts_from(epoch, tmp_path):
+    """Of SFT and then GRPO both stages; what was evaluated before training is SFT's adapter, not the base."""
+    shutil.copytree(epoch.parent, tmp_path / "rl")
+    settings = json.loads((epoch / "training_config.json").read_text())
+    for name, own in (("rl/epoch_2", {"resume_from": f"{tmp_path}/sft"}), ("sft", {"algo": "sft", "env": "sat"})):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "training_config.json").write_text(json.dumps(settings | own))
+    card = model_card("me/mine", tmp_path / "rl" / "epoch_2", "tiny", True)
+    assert ", trained on `textcraft` by GRPO, from an adapter trained on `sat` by SFT." in card
+    assert "| before, with the adapter that it starts from | sampled" in card
+    shutil.rmtree(tmp_path / "sft")
+    assert "by GRPO, from the adapter `sft`." in model_card("me/mine", tmp_path / "rl" / "epoch_2", "tiny", True)
 
 
 DAMAGED = [("training_stats.json", content) for content in ("[" * 100_000, "[1]", '{"epoch": []}', "{}")]

@@ -7,6 +7,7 @@ import sys
 import pytest
 from conftest import run_program
 
+import merge
 import train
 from models.weights import TINY
 from rl.config.words import parse
@@ -146,7 +147,7 @@ def test_a_runs_folder_means_its_best_saved_epoch(successes, best, run, tmp_path
     assert (
         f"epoch_{best} is the best of 2 evaluated epochs that the run saved, by success, {successes[best]:.1%}" in out
     )
-    assert ("before training it was no worse" in out) == (successes[0] >= successes[best])
+    assert ("before training it was better, " in out) == (successes[0] > successes[best])
 
 
 def test_a_run_without_evaluations_needs_an_epoch(run, tmp_path):
@@ -161,6 +162,17 @@ def test_mode_merge_writes_and_plays_nothing(run, tmp_path):
     words = [f"adapter={run}/epoch_1", "mode=merge", f"out={tmp_path}/merged"]
     status, out, err = run_program("eval.py", *SHORT, *words)
     assert status == 0 and (tmp_path / "merged" / "merge_report.json").is_file() and "success" not in out, err
+
+
+def test_mode_merge_takes_dtype_and_names_the_program_of_other_keys(run, tmp_path, monkeypatch):
+    words = [f"adapter={run}/epoch_1", "mode=merge"]
+    for dtype, written in (("dtype=float32", "float32"), ("dtype=auto", "bfloat16")):
+        run_program("eval.py", *SHORT, *words, dtype, f"out={tmp_path}/{written}")
+        assert json.loads((tmp_path / written / "config.json").read_text())["torch_dtype"] == written
+    monkeypatch.setattr(merge, "MAX_LOST", -1.0)
+    status, _, err = run_program("eval.py", *SHORT, *words, f"out={tmp_path}/lossy")
+    assert status == 1 and "force=true merges all the same; of these eval.py takes dtype= alone" in err
+    assert f"python merge.py model=tiny adapter={run}/epoch_1 out={tmp_path}/lossy" in err
 
 
 def test_mode_both_plays_the_merged_checkpoint(run, tmp_path):

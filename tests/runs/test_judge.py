@@ -59,7 +59,10 @@ def test_numbers_of_each_environment_and_over_all():
     assert found["score_mean"] == pytest.approx((4 * a["score_mean"] + 3 * b["score_mean"]) / 7)
     assert found["unweighted_low"] < found["unweighted"] < found["unweighted_high"]
     assert found["infrastructure_failed"] == 1 and found["tasks"][7]["success"] == []
+    assert found["unweighted_nonzero"] == pytest.approx((1 + 1 / 3) / 2), "the guide's overall success"
+    assert found["unweighted_accuracy"] == pytest.approx((a["accuracy"] + b["accuracy"]) / 2)
     assert [line.split()[0] for line in judge.table(found)] == ["n", "a", "b", "pooled", "unweighted"]
+    assert judge.table(found)[-1].split()[-2:] == [f"{found['unweighted_accuracy']:.1%}", "66.7%"]
 
 
 def test_a_score_of_rounding_alone_is_zero():

@@ -105,16 +105,16 @@ def test_run_stops_early_and_goes_on_without_patience(tmp_path, capsys):
 
 def test_last_line_says_when_training_gained_nothing(tmp_path):
     state, cfg = SimpleNamespace(epoch=2, step=2), SimpleNamespace(epochs=2, max_steps=0, patience=0)
-    for successes, gained in ((["0.5", "0.25"], False), (["0.25", "0.5"], True)):
+    said = {"0.5": "before training it was better, 50.0%", "0.25": "before training it was the same, 25.0%", "0.1": ""}
+    for before in said:
         evals = [
-            f'{{"epoch": {n}, "eval": {{"temperature": 1.0, "success": {x}}}}}'
-            for n, x in zip((0, 2), successes, strict=True)
+            f'{{"epoch": {n}, "eval": {{"temperature": 1.0, "success": {x}}}}}' for n, x in ((0, before), (2, "0.25"))
         ]
         (tmp_path / "metrics.jsonl").write_text("\n".join(evals) + "\n")
         (tmp_path / "epoch_2").mkdir(exist_ok=True)
         line = Run(tmp_path, cfg).last_line(state)
         assert "the best epoch by success is epoch_2" in line
-        assert ("before training it was no worse, 50.0%" in line) != gained
+        assert line.endswith(said[before]) and ("before training" in line) == bool(said[before])
 
 
 def test_evaluated_epochs_are_saved(tmp_path):
@@ -123,13 +123,34 @@ def test_evaluated_epochs_are_saved(tmp_path):
     assert history.saved_epochs(tmp_path / "run") == [2, 4]
 
 
-def test_resume_from_a_run_takes_its_best_epoch(tmp_path):
+def test_resume_from_a_run_takes_its_best_epoch(tmp_path, capsys):
     run = tmp_path / "run"
     for epoch in (1, 2):
         (run / f"epoch_{epoch}").mkdir(parents=True)
         (run / f"epoch_{epoch}" / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "lora_alpha": 8}')
     evaluated(run, {1: 0.5, 2: 0.4})
     assert parse([f"resume_from={run}"]).resume_from == f"{run}/epoch_1"
+    assert parse([f"resume_from={run}", "lora.r=4", "lora.alpha=8"]).resume_from == f"{run}/epoch_1", "as it has them"
+    for word, has in (
+        ("lora.r=16", "lora.r=4"),
+        ("lora.alpha=9", "lora.alpha=8"),
+        ("lora.targets=q_proj", "lora.targets="),
+    ):
+        with pytest.raises(SystemExit):
+            parse([f"resume_from={run}", word])
+        err = capsys.readouterr().err
+        assert f"{word} has no effect beside resume_from=, whose adapter has {has}" in err
+
+
+def test_a_start_that_is_worse_than_its_base_is_named(tmp_path):
+    """By held-out loss and by success; of an adapter that no run has made there is nothing to say."""
+    worse = [{"epoch": 0, "eval_loss": 0.226}, {"epoch": 1, "eval_loss": 1.05}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in worse))
+    said = "held-out loss 1.0500; before training it was better, 0.2260"
+    assert history.start_line(tmp_path / "epoch_1") == f"resume_from={tmp_path}/epoch_1: {said}"
+    evaluated(tmp_path, {0: 0.3, 1: 0.5})
+    assert history.start_line(tmp_path / "epoch_1") == f"resume_from={tmp_path}/epoch_1: success 50.0%"
+    assert history.start_line(tmp_path / "epoch_7") == history.start_line(tmp_path / "mine") == ""
 
 
 def test_patience_without_held_out_rows_is_one_line(tmp_path):

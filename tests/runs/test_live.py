@@ -2,12 +2,17 @@
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 from test_report import make_episode
 from tqdm import tqdm
 
+from models import load_model, load_tokenizer
+from rl.config.words import parse
 from rl.report import progress
+from rl.rollout import rollout
+from rl.tasks import make_tasks
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +49,62 @@ def test_the_line_says_how_the_episodes_go():
     tokens = sum(turn.stop - turn.start for e in own[:2] for turn in e.turns)
     line = progress.described(own, progress.time.time() - 2)
     assert line.startswith(f"success 50%  reward 0.25  {tokens / 2:,.0f} tokens/s") and progress.described([], 0) == ""
+
+
+class Clock:
+    """Takes the place of threading.Timer: `to` moves the time and calls what is due."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.due = 0.0, []
+        monkeypatch.setattr(progress.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(progress.threading, "Timer", self.timer)
+
+    def timer(self, seconds: float, call):
+        entry = (self.now + seconds, call)
+        return SimpleNamespace(start=lambda: self.due.append(entry), cancel=lambda: self.due.remove(entry))
+
+    def to(self, now: float) -> None:
+        for when, call in [entry for entry in self.due if entry[0] <= now]:
+            self.due.remove((when, call))
+            self.now = when
+            call()
+        self.now = now
+
+
+def test_a_log_gets_lines_at_doubling_intervals(monkeypatch, capsys):
+    """With the time that is left: by tokens while few episodes are finished, from turns that are not finished too."""
+    clock = Clock(monkeypatch)
+    with progress.progress_bar(400, "evaluate on val") as bar:
+        progress.watch(bar, 20 * 256, lambda: int(100 * max(clock.now - 25, 0)))  # 100 tokens per second, after prompts
+        clock.to(59.0)
+        progress.finished(bar, [])
+        clock.to(119.0)
+        for _ in range(40):
+            progress.finished(bar, [])
+        clock.to(121.0)
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == "evaluate on val: 0 of 400 episodes, 500 tokens in 30 s"
+    assert second == "evaluate on val: 1 of 400 episodes, 3,500 tokens in 60 s; up to 5 h 41 min left"
+    assert third == "evaluate on val: 41 of 400 episodes, 9,500 tokens in 2 min; about 18 min left"
+    assert not clock.due, "nothing is printed after the end"
+    progress.watch(tqdm(disable=True), 1, int)
+
+
+def test_a_rollout_tells_a_log_its_tokens():
+    seen, cfg = [], parse(["max_new_tokens=4", "textcraft.max_turns=2"])
+    bar = progress.Log(2, "episodes")
+    bar.update = lambda: seen.append(bar.sampled())
+    played = rollout(load_model("tiny"), load_tokenizer("tiny"), make_tasks(cfg, 0, 2, 1, "val", 0), cfg, 1.0, bar)
+    tokens = sum(sum(episode.action_mask_T) for episode in played)
+    assert len(seen) == 2 and bar.earlier == tokens == seen[-1] >= seen[0] > 0
+    assert bar.sampled() == 0, "the engine is no longer referenced"
+
+
+def test_a_short_evaluation_writes_nothing_into_a_log(capsys):
+    with progress.progress_bar(2, "evaluate on val") as bar:
+        progress.finished(bar, [])
+        progress.finished(bar, [])
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(("out", "err"), [(Terminal, Terminal), (Terminal, io.StringIO), (io.StringIO, Terminal)])

@@ -90,7 +90,8 @@ def nothing_asked():
 @pytest.mark.parametrize("env", ["textcraft", "planner"])
 def test_remote_evaluation_equals_the_local_one(env, n, here):
     model, tokenizer, server = here
-    cfg = replace(parse([*WORDS, f"env={env}", "planner.worker=model"]), model="base")
+    worker = ["planner.worker=model", "planner.similarity=embeddings"]
+    cfg = replace(parse([*WORDS, f"env={env}", *worker]), model="base")
     there = evaluation.play_all(server, "mine", cfg, 0.0, make_eval_tasks(cfg, "val", n, 1))
     won = {"successes": [episode.success for episode in there]}
     assert [judged(there, 0.0, "val") | won] == list(evaluate(model, tokenizer, cfg, (0.0,), "val", n))

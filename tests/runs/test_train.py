@@ -159,6 +159,7 @@ def test_sft_from_a_file_learns_it_and_logs_its_loss(tmp_path, capsys):
     trained(f"out={tmp_path}/run", "algo=sft", f"data={tmp_path}/rows.jsonl", "epochs=2", "max_len=60", *columns)
     output = capsys.readouterr().out
     assert "data: 54 conversations to learn, 6 held out; 1 cut by max_len=60, 1 left out for it" in output
+    assert "data: an epoch learns all of them, so episodes= has no effect" in output
     records = metrics_of(tmp_path / "run")
     held_out = [r["eval_loss"] for r in records if "eval_loss" in r]
     assert len(held_out) == 2 and held_out[1] < 0.1 * held_out[0]
@@ -216,9 +217,17 @@ def start(tmp_path_factory) -> Path:
 
 
 @pytest.mark.all_only
-def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(start, tmp_path):
+def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(start, tmp_path, capsys):
+    shutil.copytree(start.parent, tmp_path / "sft")
+    evaluations = [
+        {"epoch": n, "step": n, "eval": {"temperature": 1.0, "success": x}} for n, x in ((0, 0.5), (1, 0.25))
+    ]
+    (tmp_path / "sft" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in evaluations))
+    start = tmp_path / "sft" / "epoch_1"
     words = [*PLAYED, "algo=grpo", "grpo.kl_coef=0.1", "epochs=2", "episodes=16", "batch_size=16"]
     trained(f"out={tmp_path}/rl", f"resume_from={start}", *words)
+    said = f"resume_from={start}: success 25.0%; before training it was better, 50.0%\n"
+    assert capsys.readouterr().out.count(said) == 1
     records = metrics_of(tmp_path / "rl")
     assert records[0]["reference_kl"] < 1e-6 < records[1]["reference_kl"], "it starts at the reference and leaves it"
     before, after = (load_file(folder / "adapter_model.safetensors") for folder in (start, tmp_path / "rl" / "epoch_2"))
