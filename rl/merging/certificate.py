@@ -33,6 +33,7 @@ class Probes:
     wanted: torch.Tensor  # indices in ids_BT.flatten()
     sentence: int  # how many of them, the first ones, belong to the sentence that no environment made
     env: str = ""  # as in env=; empty without held-out tasks
+    reason: str = ""  # why there are none
 
     @property
     def count(self) -> int:
@@ -41,18 +42,13 @@ class Probes:
 
 
 def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, prompts: int, device: str) -> Probes:
-    """Return the sentence and, if the settings of the adapter's run are beside it, `prompts` held-out tasks.
-
-    There are none of a server (env=http), none for a run that learned rows of data= instead of tasks, and none where
-    the settings name a program, which would be executed.
+    """Return the sentence and, unless there is a reason against them, `prompts` held-out tasks of the adapter's run.
 
     Raise ValueError if the environment fails, such as its sandbox.
     """
     ids = tokenizer.encode(sentence)
     rows, spans, env = [ids], [range(len(ids))], ""
-    settings = adapter_settings.settings_of(adapter)
-    settings = {} if settings is None or settings.get("data") or adapter_settings.programs(settings) else settings
-    if prompts and settings and "http" not in mixture(str(settings.get("env", fields.Config.env))):
+    if not (reason := _reason_against(prompts, adapter_settings.settings_of(adapter))):
         words = adapter_settings.with_settings([f"model={base}"], [str(adapter)])
         cfg = resolve(arguments.split(words))
         env, tokenizer = cfg.env, load_tokenizer(base, cfg.thinking)
@@ -63,7 +59,22 @@ def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, p
     longest = max(map(len, rows))
     ids_BT = torch.stack([F.pad(torch.tensor(row), (0, longest - len(row))) for row in rows])
     wanted = [number * longest + place for number, span in enumerate(spans) for place in span]
-    return Probes(ids_BT.to(device), torch.tensor(wanted, device=device), len(ids), env)
+    return Probes(ids_BT.to(device), torch.tensor(wanted, device=device), len(ids), env, reason)
+
+
+def _reason_against(prompts: int, settings: dict[str, Any] | None) -> str:
+    """Return why no held-out task of a run with these settings is compared, or ""."""
+    if not prompts:
+        return "prompts=0"
+    if settings is None:
+        return "no training_config.json says what a run played"
+    if settings.get("data"):
+        return "the run learned the rows of data=, not tasks"
+    if programs := adapter_settings.programs(settings):
+        return f"the run's {programs[0]}= is a program, which is not executed here"
+    if "http" in mixture(str(settings.get("env", fields.Config.env))):
+        return "the tasks of env=http are a server's"
+    return ""
 
 
 def _prompt_and_reply(tokenizer: Tokenizer, cfg: Config, task: Any) -> tuple[list[int], list[int]]:
