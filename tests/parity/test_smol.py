@@ -23,11 +23,12 @@ from test_rl_serve import serving
 from models import trial
 from models.checkpoints import converted, smol
 
-TRAIN = "recipe=smol epochs=2 episodes=8 batch_size=8 grpo.group_size=4 lora.r=4 lr=4e-3 reward.rule=shaped"
-TRAIN += " max_new_tokens=8 eval_episodes=0 save_every=1 products=onednn threads=1"
+# Every epoch moves the weights: no baseline takes away the reward of -1 that most episodes get.
+TRAIN = "algo=reinforce reinforce.baseline=none reward.rule=binary reward.incorrect=-1 model=smol env=sums epochs=2"
+TRAIN += " episodes=4 batch_size=4 max_new_tokens=8 max_len=96 lora.r=4 lr=2e-3 eval_episodes=0 save_every=1"
+TRAIN += " products=onednn threads=1"
 QUESTIONS = ["What is the capital of France?", "What is 17 + 25?"]
 NEW = 10  # tokens of an answer
-CHAT = [f"max_new_tokens={NEW}", "temperature=0", "threads=1", "max_len=256", "products=onednn"]
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -95,17 +96,15 @@ def test_killed_run_goes_on_in_two_processes_to_the_same_bytes(run, trials_folde
     assert (tmp_path / "killed" / "epoch_1").is_dir() and not (tmp_path / "killed" / "epoch_2").exists()
     played(tmp_path, 2, {"killed": [f"{TRAIN} out=OUT"]}, trials_folder)
     assert not differences(contents(tmp_path / "killed"), contents(run))
-    adapters = [
-        (folder / "epoch_2" / "adapter_model.safetensors").read_bytes() for folder in (run, tmp_path / "killed")
-    ]
-    assert adapters[0] == adapters[1]
+    adapter = "epoch_2/adapter_model.safetensors"
+    assert (tmp_path / "killed" / adapter).read_bytes() == (run / adapter).read_bytes()
 
 
 def test_evaluation_explanation_and_report_show_the_run(run):
     words = [f"adapter=base,{run}/epoch_2", "n=2", "products=onednn", "threads=1"]
     status, out, err = run_program("eval.py", *words)
     assert status == 0 and f"{run}/epoch_2 against base, greedy, the same 2 tasks" in out, err
-    status, out, err = run_program("rl/explain.py", str(run), "2")
+    status, out, err = run_program("rl/explain.py", str(run), "2", "tokens=100")
     assert status == 0 and "the update is the run's own, bit for bit" in out, err
     assert "<|im_start|>assistant\\n[" in out, "tokens are shown as text"
     texts = {text for part in page_data(run / "report.html", "tokens") for text in part["strings"]}
@@ -138,24 +137,15 @@ def of_server(models: list[str], *words: str) -> list[list[str]]:
     return answers
 
 
-def of_chat(monkeypatch, *words: str) -> list[str]:
-    """Return the greedy answers that rl.chat prints, each to a new conversation."""
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n/reset\n".join(QUESTIONS)))
-    status, out, err = run_program("rl/chat.py", *words, *CHAT)
-    assert status == 0, err
-    lines = [line.removesuffix(" [cut: max_new_tokens or max_len]") for line in out.splitlines()]
-    first = next(i for i, line in enumerate(lines) if "/quit" in line) + 1
-    return "\n".join(lines[first:]).split("\na new conversation\n")
-
-
 def test_adapter_and_merged_model_answer_alike_everywhere(run, tmp_path, hub):  # noqa: F811
     transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
     adapter, merged = run / "epoch_2", tmp_path / "merged"
     status, out, err = run_program("merge.py", f"adapter={adapter}", f"out={merged}", "push=me/smol", "prompts=2")
-    assert status == 0 and "2 held-out prompts of sums" in out and "token in 100.0%" in out, err
+    assert status == 0 and "2 held-out prompts of sums" in out, err
     assert hub.repos["me/smol"]["files"] == {path.name: path.read_bytes() for path in merged.iterdir()}
     assert b"`SmolLM2-135M-Instruct of lora-rl`, trained on `sums`" in hub.repos["me/smol"]["files"]["README.md"]
-    hub.repos.clear(), hub.objects.clear()  # of 540 MB
+    hub.repos.clear()  # of 540 MB, like that in hub.objects
+    hub.objects.clear()
 
     of_base, answers = of_server(["smol", "mine"], "model=smol", f"adapter=mine={adapter}", "threads=1")
     assert of_base[0] == "The capital of France is Paris." != answers[0]
@@ -165,10 +155,13 @@ def test_adapter_and_merged_model_answer_alike_everywhere(run, tmp_path, hub):  
 
 
 def test_model_trains_over_nf4(tmp_path):
-    words = [*TRAIN.split(), "epochs=1", "episodes=4", "batch_size=4", "quant=nf4", f"out={tmp_path}/run"]
+    words = [*TRAIN.split(), "epochs=1", "quant=nf4", f"out={tmp_path}/run"]
     status, out, err = run_program("train.py", *words)
     assert status == 0 and "exact: yes" in out and trained_exactly(tmp_path / "run"), err
 
 
-def test_model_answers_in_int8(monkeypatch):
-    assert of_chat(monkeypatch, "model=smol", "quant=int8")[0] == "The capital of France is Paris."
+def test_chat_answers_in_int8(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(QUESTIONS[0]))
+    words = ["model=smol", "quant=int8", "temperature=0", "max_new_tokens=16", "threads=1", "products=onednn"]
+    status, out, err = run_program("rl/chat.py", *words)
+    assert status == 0 and out.endswith("\nThe capital of France is Paris.\n"), err
