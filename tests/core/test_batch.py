@@ -180,6 +180,7 @@ def test_echo_reads_exactly_the_observations():
     assert batch.total_observed == count and found.max() > 1
     alone = forward(replace(make_batch(EPISODES), reads_observations=False), model, TEMPERATURE)
     assert alone.observation_nll_B is None
+    assert not grpo.Config(echo_coef=0.1).drops_zero_advantage, "episodes of equal groups are read too"
 
 
 def test_echo_of_episodes_without_observations_is_0():

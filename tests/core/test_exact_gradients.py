@@ -77,6 +77,7 @@ PATHS = {
 PATHS["binary"] = [
     replace(path, rewards=(0.0,) * (len(path.turns) - 1) + (float(path.score > 1),)) for path in PATHS["free"]
 ]
+PATHS["uneven"] = [replace(path, rewards=(0.5, abs(path.score))) for path in PATHS["fixed"]]
 PATHS["revisited"] = [replace(path, seen=(0,)) for path in PATHS["free"]]  # the prompt is observed once more
 PATHS["paid at once"] = [replace(path, rewards=(1.0, 0.0)[: len(path.turns)]) for path in PATHS["revisited"]]
 
@@ -331,16 +332,17 @@ def test_gigpo_adds_to_grpo_the_returns_within_step_groups(process, anchor, divi
 
 def test_gigpo_by_history_is_the_policy_gradient_with_a_weight_for_each_state():
     """Half of the return, times the chance that the group's other episode meets the state too: for the first turn 1."""
-    found = expected("fixed", gigpo, gigpo.Config(gamma=1.0, anchor="history", **STEPS), 2)
-    found = found - expected("fixed", grpo, grpo.Config(**STEPS), 2)
+    found = expected("uneven", gigpo, gigpo.Config(gamma=1.0, anchor="history", **STEPS), 2)
+    found = found - expected("uneven", grpo, grpo.Config(**STEPS), 2)
+
+    def meets(first):
+        return sum(path.probability(THETA) for path in PATHS["uneven"] if path.tokens[0] == first)
 
     def weighed(theta):
-        total, log = 0.0, theta.log_softmax(-1)
-        for path in PATHS["fixed"]:
-            first, *later = path.tokens
-            meets = THETA.log_softmax(-1)[first].exp()
-            terms = path.score * log[first] + meets * path.rewards[1] * sum(log[token] for token in later)
-            total = total - path.probability(THETA) * terms / 2
+        total = 0.0
+        for path in PATHS["uneven"]:
+            returns = [chance * x for chance, x in zip((1.0, meets(path.tokens[0])), path.returns(1.0), strict=True)]
+            total = total - path.probability(THETA) * path.logprob(theta, path.by_token(returns)) / 2
         return total
 
     close(found, slope(weighed))

@@ -30,8 +30,9 @@ def test_each_move_of_the_expert_is_progress_of_one(name):
 
 def test_useless_turns_are_no_progress_even_at_the_turn_limit():
     """A count that ends at the turn limit would fall by one in each turn."""
-    env = measured("textcraft", "textcraft.max_turns=6", "textcraft.difficulty=2")
+    env = measured("textcraft", "textcraft.max_turns=6", "textcraft.difficulty=1")
     env.reset(0, "train")
+    assert reward.moves_left("textcraft", vars(env.config), (0, "train"), []) < 6
     steps = [env.step("inventory") for _ in range(6)]
     assert steps[-1].truncated and [step.info["progress"] for step in steps] == [0] * 6
 

@@ -285,6 +285,8 @@ def test_moving_reference_is_the_policy_of_an_earlier_epoch_also_after_a_resume(
     for file in ("epoch_4/adapter_model", "checkpoint-4/reference"):
         whole, cut = (load_file(tmp_path / name / f"{file}.safetensors") for name in ("whole", "cut"))
         assert whole and all(torch.equal(whole[key], cut[key]) for key in whole)
+    policy = load_file(tmp_path / "whole" / "checkpoint-4" / "trainable.safetensors")
+    assert all(torch.equal(whole[key.replace(".default.", ".moved.")], p) for key, p in policy.items()), "moved again"
     records = [record for record in metrics_of(tmp_path / "whole") if "reference_kl" in record]
     assert records[2]["reference_kl"] < records[1]["reference_kl"] and records[3]["reference_kl"] > 0
 
