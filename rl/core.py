@@ -185,9 +185,9 @@ def aggregate(
     """Return one number from per-token losses, with denominators of the whole optimizer step.
 
     token: the mean over tokens (DAPO). sequence: the mean over episodes of each one's mean (GRPO). turn: the mean over
-    episodes of the mean over an episode's turns of each turn's mean, so that a turn's length changes no other turn's
-    weight; turn_first_N: True on the first token of each turn. episode: the mean over episodes of each one's sum (the
-    policy gradient). constant: that over a constant length (Dr. GRPO, Liu et al. 2025).
+    episodes of the mean over an episode's turns of each turn's mean, so that all turns of an episode weigh the same;
+    turn_first_N is True on the first token of each turn. episode: the mean over episodes of each one's sum (the policy
+    gradient). constant: that over a constant length (Dr. GRPO, Liu et al. 2025).
     """
     if kind == "token":
         return loss_N.sum() / total_tokens

@@ -263,6 +263,7 @@ def test_resumed_run_keeps_its_reference(start, tmp_path, capsys):
     assert second["grad_norm"] > 0 < second["reference_kl"], "the reference has a part in what is learned"
 
 
+@pytest.mark.all_only
 def test_moving_reference_is_the_policy_of_an_earlier_epoch_also_after_a_resume(tmp_path, monkeypatch):
     """reference_every=2: KL is measured to the base in two epochs, then to the policy of epoch 2."""
     words = [*PLAYED, "algo=grpo", "grpo.kl_coef=0.1", "grpo.reference_every=2", "schedule=constant", "lora.r=4"]
