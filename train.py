@@ -32,7 +32,7 @@ from rl.run import exits, setup, signals
 from rl.run.log import rollout_stats, token_stats
 from rl.run.replay import saved_episodes
 from rl.run.run import Run
-from rl.run.state import TrainState
+from rl.run.state import MOVED, TrainState
 from rl.tasks import make_tasks
 from rl.update import update
 
@@ -139,6 +139,9 @@ def learn(state: TrainState, batch: Batch, cfg: Config) -> tuple[dict, Batch]:
     if cfg.algorithm.reference:
         losses["kl_coef"] = state.kl_coef  # the one that this epoch's loss had
         state.kl_coef = kl.next_kl_coef(batch, cfg.algorithm)
+        if cfg.algorithm.reference_every and state.epoch % cfg.algorithm.reference_every == 0:
+            lora.freeze_copy(state.model, MOVED)
+            state.reference = MOVED
     return losses, replace(batch, first_entropy_N=first_entropy_N)
 
 

@@ -9,7 +9,7 @@ Imports nothing of models, envs or rl. Of the architecture it knows layer names:
 """
 
 from lora.export import fold
-from lora.layer import LoRALinear, adapter_version, adapters_off, inject, lora_layers, use_adapter
+from lora.layer import LoRALinear, adapter_version, adapters_off, freeze_copy, inject, lora_layers, use_adapter
 from lora.peft_files import load_adapter, read_adapter_config, save_adapter
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "adapter_version",
     "adapters_off",
     "fold",
+    "freeze_copy",
     "inject",
     "load_adapter",
     "lora_layers",

@@ -16,6 +16,7 @@ A running model applies A and B in one of three places:
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 
 import torch
 import torch.nn.functional as F
@@ -185,6 +186,13 @@ def activate(model: nn.Module, name: str | None) -> None:
     """Make the adapter of that name the active one; layers without it compute their base."""
     for _, layer in lora_layers(model):
         layer.active = name if name in layer.adapters else None
+
+
+def freeze_copy(model: nn.Module, name: str) -> None:
+    """Copy the adapter "default" of each layer to a frozen one of that name, which replaces an earlier one."""
+    for _, layer in lora_layers(model):
+        if "default" in layer.adapters:
+            layer.adapters[name] = deepcopy(layer.adapters["default"]).requires_grad_(False)
 
 
 @contextmanager

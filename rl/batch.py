@@ -39,7 +39,8 @@ def _as_step(batch: Batch) -> Batch:
     """Return the batch as a whole optimizer step: its own counts are the denominators."""
     tokens, turns = len(batch.episode_N), int(batch.turn_first_N.sum())
     counts = {"total_tokens": tokens, "total_turns": turns, "total_episodes": len(batch.episodes)}
-    return replace(batch, **counts, learned_tokens=tokens)
+    observed = sum(sum(e.observation_mask_T) for e in batch.episodes)
+    return replace(batch, **counts, total_observed=observed, learned_tokens=tokens)
 
 
 def select(batch: Batch, indices: list[int]) -> Batch:
@@ -146,12 +147,29 @@ def whiten_rewards(batch: Batch) -> Batch:
 def forward(
     batch: Batch, model: CausalLM, temperature: float, critic: torch.nn.Module | None = None, entropy_grad: bool = False
 ) -> Batch:
-    """Return the batch with logprobs_N, entropy_N and, given a critic, values_N under the current weights."""
-    hidden_ND, _, targets_N = _hidden_of_prefixes(batch, model)
+    """Return the batch with logprobs_N, entropy_N and, given a critic, values_N under the current weights.
+
+    If its loss reads observations, also with observation_nll_B, at temperature 1.
+    """
+    hidden_ND, _, targets_N, observed = _hidden_of_prefixes(batch, model)
     logprobs_N, entropy_N = token_logprobs(hidden_ND, model.lm_head.weight, targets_N, temperature, entropy_grad)
+    if batch.reads_observations:
+        batch = replace(batch, observation_nll_B=_observation_nll(batch, model, *observed))
     # Detached, because the critic's loss must not train the policy.
     values_N = None if critic is None else critic(hidden_ND.detach()).cpu()
     return replace(batch, logprobs_N=logprobs_N.cpu(), entropy_N=entropy_N.cpu(), values_N=values_N)
+
+
+def _observation_nll(
+    batch: Batch, model: CausalLM, hidden_observed: torch.Tensor, targets_observed: torch.Tensor
+) -> torch.Tensor:
+    """Return -log p of each episode's observation tokens, summed, [B]."""
+    nll_B = torch.zeros(len(batch.episodes), dtype=torch.promote_types(hidden_observed.dtype, torch.float32))
+    if not len(targets_observed):
+        return nll_B
+    counts = torch.tensor([sum(e.observation_mask_T) for e in batch.episodes])
+    logprobs_observed, _ = token_logprobs(hidden_observed, model.lm_head.weight, targets_observed)
+    return nll_B.index_add(0, torch.arange(len(counts)).repeat_interleave(counts), -logprobs_observed.cpu())
 
 
 @torch.no_grad()
@@ -178,7 +196,7 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
         if not goes_on_B.any() and all(e.hidden for e in piece.episodes):
             hidden_ND = torch.cat([hidden for e in piece.episodes for hidden in e.hidden])
         else:
-            hidden_ND, last_BD, _ = _hidden_of_prefixes(piece, model)
+            hidden_ND, last_BD, _, _ = _hidden_of_prefixes(piece, model)
             place_B = batch.episode_N[piece.place_N].unique_consecutive()
             last_values_B[place_B] = torch.where(goes_on_B, critic(last_BD).cpu(), 0.0)
         old_values_N[piece.place_N] = critic(hidden_ND).cpu()
@@ -193,9 +211,10 @@ def numbered(batch: Batch) -> Batch:
     return replace(batch, place_N=torch.arange(len(batch.episode_N)))
 
 
-def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return (hidden_ND before each sampled token, last_BD of each episode, targets_N), from one forward pass.
+def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple:
+    """Return (hidden_ND before each sampled token, last_BD of each episode, targets_N, observed) from one forward pass.
 
+    observed: the hidden states before each token of an observation and these tokens, if the batch reads observations.
     Each distinct prefix of ids is one row: the prompt that a group's episodes share is computed once. N counts sampled
     tokens, as everywhere in rl/; the model's own N counts the rows.
     """
@@ -212,11 +231,13 @@ def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, to
     sequences_ST = torch.full((len(lengths), int(lengths.max())), -1)
     sequences_ST[torch.arange(sequences_ST.shape[1]) < lengths[:, None]] = row_of_token
     sampled = torch.tensor([m for e in batch.episodes for m in e.action_mask_T], dtype=torch.bool)
-    at_N = sampled.nonzero()[:, 0]
+    observations = [m for e in batch.episodes for m in e.observation_mask_T] if batch.reads_observations else []
+    at_N, at_observed = sampled.nonzero()[:, 0], torch.tensor(observations, dtype=torch.bool).nonzero()[:, 0]
     ids = torch.tensor([token for _, token in prefixes], device=device)
-    before_N, last_B, row_N = (row_of_token[at].to(device) for at in (at_N - 1, lengths.cumsum(0) - 1, at_N))
+    row_N, row_observed = row_of_token[at_N].to(device), row_of_token[at_observed].to(device)
     # A critic bootstraps from the last rows. A row that predicts the tokens of several episodes is asked for once.
-    wanted, place = torch.cat((before_N, last_B)).unique(return_inverse=True)
+    rows = [row_of_token[at].to(device) for at in (at_N - 1, lengths.cumsum(0) - 1, at_observed - 1)]
+    wanted, place = torch.cat(rows).unique(return_inverse=True)
     hidden = model(ids[None], sequences_ST=sequences_ST.to(device), wanted=wanted)
-    before, last = place.split((len(before_N), len(last_B)))
-    return hidden[before], hidden[last], ids[row_N]
+    before, last, before_observed = place.split([len(row) for row in rows])
+    return hidden[before], hidden[last], ids[row_N], (hidden[before_observed], ids[row_observed])

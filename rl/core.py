@@ -122,6 +122,35 @@ def leave_one_out(scores_B: Tensor, group_B: Tensor) -> Tensor:
     return torch.where(equal_groups(scores_B, group_B) | (others_B == 0), scores_B, means_B)
 
 
+def over_group_mean(advantages_B: Tensor, scores_B: Tensor, group_B: Tensor) -> Tensor:
+    """Return advantages over the mean score of their group (MaxRL, Tajwar et al. 2026). An advantage of 0 stays 0.
+
+    Raise ValueError for a negative score: the mean of such a group may have any sign.
+    """
+    if bool((scores_B < 0).any()):
+        raise Refusal(f"divide_by_mean needs scores of 0 or more, and an episode has {scores_B.min().item():g}")
+    _, index_B, count_groups = torch.unique(group_B, return_inverse=True, return_counts=True)
+    mean_groups = scores_B.new_zeros(len(count_groups)).index_add_(0, index_B, scores_B) / count_groups
+    return torch.where(advantages_B == 0, 0.0, advantages_B / mean_groups[index_B])
+
+
+def graph_returns(state_steps: Tensor, next_steps: Tensor, gamma: float) -> Tensor:
+    """Return gamma ** (fewest steps from each step's end to success), 0 without a way (GraphGPO, Cheng et al. 2026).
+
+    The steps of all episodes are the edges of one graph. state_steps, next_steps: int64, the numbers of the states in
+    which each begins and ends; an episode ends in -1 with success, in -2 without.
+    """
+    distance_states = torch.full((int(state_steps.max()) + 3,), torch.inf)
+    distance_states[-1] = 0.0
+    while True:  # once more per step of the longest path
+        nearer = distance_states.scatter_reduce(0, state_steps, distance_states[next_steps] + 1, "amin")
+        if torch.equal(nearer, distance_states):
+            break
+        distance_states = nearer
+    distance_steps = distance_states[next_steps]
+    return torch.where(distance_steps.isinf(), 0.0, gamma**distance_steps)
+
+
 def overlong_penalty(tokens_B: Tensor, limit: int, cache: int) -> Tensor:
     """Return 0 up to limit - cache sampled tokens, falling linearly to -1 at the limit and beyond (DAPO, eq. 13)."""
     return -((tokens_B - (limit - cache)) / cache).clamp(0, 1)
@@ -145,22 +174,33 @@ def weighted_surrogate(
 
 
 def aggregate(
-    loss_N: Tensor, episode_N: Tensor, kind: str, total_tokens: int, total_episodes: int, constant: float = 1
+    loss_N: Tensor,
+    episode_N: Tensor,
+    kind: str,
+    total_tokens: int,
+    total_episodes: int,
+    constant: float = 1,
+    turn_first_N: Tensor | None = None,
 ) -> Tensor:
     """Return one number from per-token losses, with denominators of the whole optimizer step.
 
-    token: the mean over tokens (DAPO). sequence: the mean over episodes of each one's mean (GRPO). episode: the mean
-    over episodes of each one's sum (the policy gradient). constant: that over a constant length (Dr. GRPO, Liu et al.
-    2025).
+    token: the mean over tokens (DAPO). sequence: the mean over episodes of each one's mean (GRPO). turn: the mean over
+    episodes of the mean over an episode's turns of each turn's mean, so that all turns of an episode weigh the same;
+    turn_first_N is True on the first token of each turn. episode: the mean over episodes of each one's sum (the policy
+    gradient). constant: that over a constant length (Dr. GRPO, Liu et al. 2025).
     """
     if kind == "token":
         return loss_N.sum() / total_tokens
     if kind == "sequence":
         length_N = torch.bincount(episode_N)[episode_N]
         return (loss_N / length_N).sum() / total_episodes
+    if kind == "turn":
+        turn_N = turn_first_N.cumsum(0) - 1
+        length_N, turns_N = torch.bincount(turn_N)[turn_N], torch.bincount(episode_N[turn_first_N])[episode_N]
+        return (loss_N / (length_N * turns_N)).sum() / total_episodes
     if kind in ("episode", "constant"):
         return loss_N.sum() / (total_episodes * (constant if kind == "constant" else 1))
-    raise Refusal(f"aggregation {kind!r} is not one of token, sequence, episode, constant")
+    raise Refusal(f"aggregation {kind!r} is not one of token, sequence, turn, episode, constant")
 
 
 def learning_rate_factor(step: int, steps: tuple[int, int], kind: str, warmup: int, min_ratio: float) -> float:

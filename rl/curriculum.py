@@ -2,13 +2,19 @@
 
     python train.py env=textcraft textcraft.difficulty=1,2,3 curriculum=difficulty
     python train.py env=db_bench db_bench.skill=select,insert,update curriculum=skill:0.5
+    python train.py env=textcraft curriculum=max_turns:0.5
 
 The option is a comma list, as the run's settings have it. Its first value plays alone; each epoch whose `accuracy` is
 at least the number after the colon adds the next one. Evaluations always play the whole list.
+
+curriculum=max_turns is a horizon curriculum (ScalingInter-RL, Xi et al. 2025, which goes by optimizer steps instead of
+success): episodes have a quarter of max_turns at first, then half, then all. An epoch without any success also
+lengthens them, because tasks may need more turns than they have.
 """
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rl import ranks
 from rl.config.arguments import ArgumentError
@@ -42,30 +48,42 @@ def steps(value: str) -> list[str]:
     return [",".join(item for item in items if item in known[: n + 1]) for n in range(len(known))]
 
 
+def lessons(option: str, value: Any) -> list[Any]:
+    """Return the values of an option in the order of the curriculum; none if the option has no value.
+
+    >>> lessons("max_turns", 20)
+    [5, 10, 20]
+    """
+    if option == "max_turns":
+        return sorted({-(-value // 4), -(-value // 2), value} - {0})
+    return steps(str(value))
+
+
 def check(cfg: Config) -> None:
     """Raise ArgumentError unless an environment of the run has the option, with two values or more."""
     (option, _), names = parts(cfg.curriculum), list(mixture(cfg.env))
     options = {name: vars(cfg.environments[name]) for name in names}
-    value_of = {name: str(own[option]) for name, own in options.items() if option in own}
+    value_of = {name: own[option] for name, own in options.items() if option in own}
     if cfg.data or cfg.rollouts:
         raise ArgumentError(f"curriculum={cfg.curriculum} chooses tasks, and data= or rollouts= brings its own")
     if not value_of:
         raise ArgumentError(f"curriculum={cfg.curriculum}: env={cfg.env} has no option {option!r}; difficulty is one")
-    if all(len(steps(value)) < 2 for value in value_of.values()):
+    if all(len(lessons(option, value)) < 2 for value in value_of.values()):
         word = " ".join(f"{name}.{option}={value}" for name, value in value_of.items())
-        raise ArgumentError(
-            f"curriculum={cfg.curriculum}: {word} leaves one step; list two values or more, easiest first"
-        )
+        more = "give two turns or more" if option == "max_turns" else "list two values or more, easiest first"
+        raise ArgumentError(f"curriculum={cfg.curriculum}: {word} leaves one step; {more}")
 
 
 def lesson(cfg: Config, epoch: int) -> Config:
     """Return the settings with the option's values that play in the epoch after `epoch`. All ranks must call this."""
     option, success = parts(cfg.curriculum)
-    own = [record for record in history.records(Path(cfg.out)) if record.get("accuracy", 0) >= success]
+    trained = [record for record in history.records(Path(cfg.out)) if "accuracy" in record]
+    too_short = (0,) if option == "max_turns" else ()  # accuracies that lengthen episodes
+    own = [record for record in trained if record["accuracy"] >= success or record["accuracy"] in too_short]
     passed = ranks.from_first([record["epoch"] for record in own])
     environments, words, most = dict(cfg.environments), [], 0
     for name in mixture(cfg.env):
-        values = steps(str(getattr(cfg.environments[name], option, "")))
+        values = lessons(option, getattr(cfg.environments[name], option, 0 if option == "max_turns" else ""))
         if len(values) > 1:
             most = max(most, len(values) - 1)
             value = values[min(len(passed), len(values) - 1)]

@@ -18,6 +18,17 @@ Its relatives are options here, and named recipes:
               that are left out are counted (left_out) and not sampled again. With KL in the reward few are equal
     gspo      Zheng et al. 2025: one ratio per episode, the geometric mean of its tokens'
     cispo     MiniMax-M1 2025: clipped ratios as constant weights, every token keeps its gradient
+    maxrl     Tajwar et al. 2026: advantages over the group's mean. With scores of 0 or 1 and success p, a group of G
+              has the gradient of -sum over k from 1 to G - 1 of (1 - p)^k / k, the first terms of log p: rare successes
+              weigh up to G - 1 times more. Other scores have no such reading, and negative ones are refused
+
+`grpo.echo_coef` adds the cross-entropy of observations (ECHO, 2605.24517): the policy also learns to predict the
+environment's replies, in failed episodes as in solved ones. The mean runs over the observation tokens of the step, at
+temperature 1. It is not a gradient of the score: its optimum is a model of the environment, so the weight is a bias.
+
+    loss = ... + echo_coef * - sum over observation tokens of log pi(token) / number of them
+
+rl/gigpo.py gives the turns of an episode advantages of their own.
 """
 
 from dataclasses import dataclass, replace
@@ -41,11 +52,13 @@ class Config(kl.Config):
     clip_high: Positive[float] = 0.28  # and above 1 + clip_high (DAPO, section 3.1)
     dual_clip: Positive[float] | None = None  # bound the loss of advantages < 0 by this * |advantage|; above 1
     divide_by_std: bool = False  # divide advantages by the group's deviation
-    aggregation: Literal["token", "sequence", "constant"] = "token"  # of per-token losses
+    divide_by_mean: bool = False  # divide them by the group's mean score instead (MaxRL); scores must be 0 or more
+    aggregation: Literal["token", "sequence", "turn", "constant"] = "token"  # of per-token losses
     constant_length: Positive[int] = 1024  # tokens per episode that aggregation=constant divides by
     drop_equal: bool = False  # leave groups of exactly equal scores out of the update and of its denominators
     overlong_limit: NotNegative[int] = 0  # sampled tokens per episode that cost a reward of 1 (DAPO, eq. 13); 0: off
     overlong_cache: int = 256  # the penalty begins this many tokens before the limit
+    echo_coef: NotNegative[float] = 0.0  # weight of the cross-entropy of observations (ECHO); 0: they are not learned
     target_kl: Positive[float] | None = None  # stop the epoch's updates once KL(old || new) is past 1.5 * this
 
     source: ClassVar[str] = "rollouts"
@@ -54,18 +67,23 @@ class Config(kl.Config):
 
     @property
     def drops_zero_advantage(self) -> bool:
-        return not self.reference and self.target_kl is None  # KL has a gradient there, and target_kl measures it
+        # KL and ECHO have a gradient there, and target_kl measures it.
+        return not self.reference and self.target_kl is None and not self.echo_coef
 
     def __post_init__(self):
         super().__post_init__()
         if self.group_size < 2:
-            raise Refusal(f"grpo.group_size must be at least 2, not {self.group_size}: a group is its own baseline")
+            raise Refusal(f"group_size must be at least 2, not {self.group_size}: a group is its own baseline")
         if self.dual_clip is not None and self.surrogate == "weight":
-            raise Refusal("grpo.dual_clip does not apply to grpo.surrogate=weight")
+            raise Refusal("dual_clip does not apply to surrogate=weight")
         if self.dual_clip is not None and self.dual_clip <= 1:
-            raise Refusal(f"grpo.dual_clip must be above 1, not {self.dual_clip}")
+            raise Refusal(f"dual_clip must be above 1, not {self.dual_clip}")
         if self.overlong_limit and not 0 < self.overlong_cache <= self.overlong_limit:
-            raise Refusal(f"grpo.overlong_cache must be from 1 to overlong_limit, not {self.overlong_cache}")
+            raise Refusal(f"overlong_cache must be from 1 to overlong_limit, not {self.overlong_cache}")
+        if self.divide_by_mean and self.divide_by_std:
+            raise Refusal("divide_by_mean and divide_by_std are two divisors of the same advantages; choose one")
+        if self.divide_by_mean and (self.overlong_limit or (self.reference and self.kl_in == "reward")):
+            raise Refusal("divide_by_mean needs scores of 0 or more: without overlong_limit and kl_in=reward")
 
 
 def advantages(batch: Batch, cfg: Config) -> Batch:
@@ -77,7 +95,9 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
         tokens_B = torch.bincount(batch.episode_N)
         scores_B = scores_B + core.overlong_penalty(tokens_B, cfg.overlong_limit, cfg.overlong_cache)
     advantages_B = core.group_advantages(scores_B, group_B, cfg.divide_by_std)
-    batch = replace(batch, advantages_N=advantages_B[batch.episode_N])
+    if cfg.divide_by_mean:
+        advantages_B = core.over_group_mean(advantages_B, scores_B, group_B)
+    batch = replace(batch, advantages_N=advantages_B[batch.episode_N], reads_observations=cfg.echo_coef > 0)
     if cfg.drop_equal:
         batch = select(batch, (~core.equal_groups(scores_B, group_B)).nonzero()[:, 0].tolist())
     return batch
@@ -97,9 +117,8 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
             log_ratio_N, batch.advantages_N, cfg.clip, cfg.clip_high, cfg.dual_clip
         )
     loss_N = surrogate_N + kl.in_loss(batch, cfg)
-    total = core.aggregate(
-        loss_N, batch.episode_N, cfg.aggregation, batch.total_tokens, batch.total_episodes, cfg.constant_length
-    )
+    totals = batch.total_tokens, batch.total_episodes, cfg.constant_length, batch.turn_first_N
+    total = core.aggregate(loss_N, batch.episode_N, cfg.aggregation, *totals)
     tokens = {
         "ratio": ratio_N,
         "clip_fraction": clipped_N,
@@ -108,4 +127,8 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
         "entropy": batch.entropy_N,
     }
     metrics = {name: x.detach().sum().item() / batch.learned_tokens for name, x in tokens.items() if x is not None}
+    if cfg.echo_coef:
+        observation_nll = batch.observation_nll_B.sum() / max(batch.total_observed, 1)
+        total = total + cfg.echo_coef * observation_nll
+        metrics["observation_nll"] = observation_nll.item()
     return total, {"loss": total.item(), **metrics}

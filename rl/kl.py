@@ -1,6 +1,8 @@
 """KL to the reference policy: in the loss or in the reward, with a fixed or an adaptive weight.
 
-The reference is the adapter that training started from, or the base. Where KL is added decides the gradient:
+The reference is the adapter that training started from, or the base; with `reference_every` the policy of some epochs
+ago (ProRL, Liu et al. 2025, resets it so): KL then limits how fast the policy moves, and no longer how far. Where KL is
+added decides the gradient:
     in the reward   k1 has exactly the gradient of E[score] - kl_coef * KL(policy || reference); k2 and k3 are biased
     in the loss     k2 that of KL(policy || reference), k3 that of KL(reference || policy), per token; k1 none
 """
@@ -25,6 +27,7 @@ class Config:
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"  # k1 is the unbiased one in the reward, and useless in the loss
     kl_target: Positive[float] | None = None  # nats per token that kl_coef is adapted towards; none: fixed
     kl_horizon: Positive[int] = 1000  # an epoch of n episodes adapts kl_coef by at most 20 % * min(1, n / this)
+    reference_every: NotNegative[int] = 0  # epochs after which the policy becomes the reference; 0: it stays the first
 
     @property
     def reference(self) -> bool:
@@ -39,6 +42,8 @@ class Config:
     def __post_init__(self):
         if self.kl_target is not None and self.kl_coef == 0:
             raise Refusal("kl_target adapts kl_coef, which must be above 0 to begin with")
+        if self.reference_every and self.kl_coef == 0:
+            raise Refusal(f"reference_every={self.reference_every} moves the reference of KL, and kl_coef=0 has none")
 
 
 def in_reward(batch: Batch, cfg: Config) -> Batch:

@@ -44,6 +44,12 @@ class Episode:
         """The sum of the turns' rewards."""
         return sum(turn.reward for turn in self.turns)
 
+    @property
+    def observation_mask_T(self) -> list[int]:
+        """1 exactly on the ids of observations: those after the first turn that were not sampled."""
+        start = self.turns[0].stop
+        return [0] * start + [1 - sampled for sampled in self.action_mask_T[start:]]
+
     def append(self, ids: list[int], logprobs: list[float] | None = None) -> None:
         """Append ids: sampled ones with their log-probabilities, others without."""
         self.ids_T += ids
@@ -75,10 +81,15 @@ class Batch:
     total_tokens: int
     total_turns: int
     total_episodes: int
+    total_observed: int = 0  # tokens of observations, which follow the first turn and were not sampled
     logprobs_N: torch.Tensor | None = None  # under the policy that trains, with its gradient
     entropy_N: torch.Tensor | None = None  # nats, of the whole distribution at each sampled token
     values_N: torch.Tensor | None = None  # the critic's, with its gradient; of the state before each sampled token
     old_values_N: torch.Tensor | None = None  # the critic's, before the update
+    reads_observations: bool = False  # the loss reads observation_nll_B, so a forward pass must compute it
+    observation_nll_B: torch.Tensor | None = (
+        None  # -log p of an episode's observation tokens, summed, with its gradient
+    )
     last_values_B: torch.Tensor | None = None  # its value of the last state, 0 where no ids follow the last turn
     ref_logprobs_N: torch.Tensor | None = None  # under the reference policy
     advantages_N: torch.Tensor | None = None

@@ -17,6 +17,7 @@ from envs.refusal import Refusal as RefusedByEnvironment
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config, Experiment
 from rl.config.refusals import Refusal, one_line
+from rl.reward import measure_progress
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ def make_env(cfg: Config, name: str) -> envs.Environment:
     env = envs.make(name, **vars(cfg.environments[name]))
     if cfg.system_prompt:
         add_to(env, cfg.system_prompt)
+    if cfg.reward.progress:
+        measure_progress(env, name, vars(cfg.environments[name]))
     return env
 
 

@@ -45,6 +45,12 @@ def check(cfg: Config) -> None:
         )
     if cfg.reward.scale == 0:
         raise ArgumentError("reward.scale=0 leaves nothing to learn from")
+    if cfg.reward.progress and "http" in mixture(cfg.env):
+        raise ArgumentError(
+            f"reward.progress={cfg.reward.progress:g} asks an expert for its moves, and env=http has none"
+        )
+    for env, key, _ in model_checks.asked_of_base(cfg) if cfg.reward.progress else ():
+        raise ArgumentError(f"reward.progress plays an expert without a model, and {env}.{key}=model asks one")
     if 0 < cfg.temperature < 1e-4:
         raise ArgumentError(f"temperature={cfg.temperature} is too small to divide by; temperature=0 plays greedily")
     if cfg.lora.r > MOST_RANK:
@@ -101,6 +107,8 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError(f"{cfg.algo}.critic_warmup={algo.critic_warmup} leaves the policy no epoch of {cfg.epochs}")
     if cfg.episodes % algo.group_size:
         raise ArgumentError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
+    if algo.reference and algo.reference_every and cfg.shard != "ddp":
+        raise ArgumentError(f"{cfg.algo}.reference_every copies whole adapters: take shard=ddp, not {cfg.shard}")
     if cfg.lora.r == 0:
         model_checks.check_full_finetuning(cfg)
     if cfg.resume_from and not cfg.resume:  # a resumed run has a copy

@@ -17,12 +17,13 @@ from rl.config.arguments import NotNegative, Positive
 from rl.config.refusals import Refusal
 
 if TYPE_CHECKING:  # for editors: a run loads its own algorithm alone
+    from rl.gigpo import Config as GiGPO
     from rl.grpo import Config as GRPO
     from rl.ppo import Config as PPO
     from rl.reinforce import Config as Reinforce
     from rl.sft import Config as SFT
 
-ALGORITHMS = {"sft": "rl.sft", "reinforce": "rl.reinforce", "grpo": "rl.grpo", "ppo": "rl.ppo"}
+ALGORITHMS = {"sft": "rl.sft", "reinforce": "rl.reinforce", "grpo": "rl.grpo", "gigpo": "rl.gigpo", "ppo": "rl.ppo"}
 Service = Literal["none", "wandb", "tensorboard", "trackio"]
 
 
@@ -38,7 +39,7 @@ class Experiment:
     guide: bool = False  # with the recipe of a guide: also the guide's model and device, as its [guide] table has them
     quick: bool = False  # embedded model: fewer and shorter epochs, as in recipes/quick.toml, to see that all works
     system_prompt: str = ""  # a text, or a file that ends in .txt or .md: a message before the environment's own
-    curriculum: str = ""  # an option such as difficulty or skill: its values in turn, the next at 70 % success (:0.7)
+    curriculum: str = ""  # an option such as difficulty: its values in turn, the next at 70 % success (:0.7); max_turns
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,7 @@ class Reward:
     timeout: float = 0.0  # reward.rule=binary: for outcome timeout
     unknown: float = 0.0  # reward.rule=binary: for outcome unknown
     invalid: float = -0.05  # reward.rule=shaped: added for each action that was not understood or carried out
+    progress: NotNegative[float] = 0.0  # under any rule: added for each move that a turn spares env's expert
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,7 @@ class Algorithm(Protocol):
     critic_warmup: int
     bootstrap: bool  # its value of the state after a turn limit counts as reward to come
     kl_coef: float  # with a reference
+    reference_every: int
     all_tokens: bool  # of demonstrations
     prompt_column: str
     answer_column: str
@@ -219,6 +222,7 @@ class Config(Messages, Machine, Saving, Evaluation, Server, Sampling, Optim, Loo
     sft: "SFT | None" = None
     reinforce: "Reinforce | None" = None
     grpo: "GRPO | None" = None
+    gigpo: "GiGPO | None" = None
     ppo: "PPO | None" = None
     own: dict[str, Any] = field(default_factory=dict)  # name -> Config of an algorithm that has no field here
     environments: dict[str, Any] = field(default_factory=dict)  # name -> Config of the environment

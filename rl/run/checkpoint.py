@@ -14,7 +14,7 @@ from rl import ranks
 from rl.ranks import saving
 from rl.run import bases, full_finetuning, retention
 from rl.run.files import new_folder
-from rl.run.state import COUNTERS, TrainState
+from rl.run.state import COUNTERS, MOVED, TrainState
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
@@ -25,6 +25,8 @@ def save_checkpoint(state: TrainState, run: Path) -> Path:
     target = run / f"checkpoint-{state.epoch}"
     with new_folder(target) as folder:
         saving.save(state.trainable(), folder, "trainable")
+        if state.reference == MOVED:
+            saving.save(state.moved_reference(), folder, "reference")
         if state.critic is not None:
             save_file(state.critic.state_dict(), folder / "critic.safetensors")
         moments = state.optimizer.state_dict()["state"]

@@ -5,6 +5,7 @@ holds the part of the TrainState that cannot be computed again:
 
     trainable      the adapter's factors; with lora.r=0 every weight, in float32
     critic         the critic's weights
+    reference      the adapter that KL is measured against, once reference_every has moved it
     optimizer      the moments of both, and how many steps each has had
     rng            torch's random generators
     state.json     the COUNTERS: epochs, steps, groups of tasks drawn, kl_coef, baseline, micro_tokens
@@ -12,7 +13,7 @@ holds the part of the TrainState that cannot be computed again:
 The rest comes from the run's folder, or from the counters alone:
 
     config.json    the settings, with the threads and the library of products that decide how sums round
-    reference/     the frozen adapter that KL is measured against
+    reference/     the frozen adapter that KL is measured against, until reference_every moves it
     metrics.jsonl  best epoch, patience and curriculum read it; `forget_after` removes what came after the checkpoint
     origin.json    digests of the base and the data; others are refused (rl/run/digests.py)
     no file        tasks, samples, the order of episodes and dropout's masks depend only on the seed and these counts
@@ -38,7 +39,7 @@ from rl.ranks.saving import Pieces
 from rl.run import bases, digests, full_finetuning, history, retention
 from rl.run.checkpoint import save_checkpoint
 from rl.run.files import checkpoints, is_number, read_json, read_lines, remove_leftovers, verify, write_text
-from rl.run.state import COUNTERS, TrainState
+from rl.run.state import COUNTERS, MOVED, TrainState
 
 
 def newest_checkpoint(run: Path) -> Path:
@@ -122,7 +123,14 @@ def load_checkpoint(state: TrainState, folder: Path) -> None:
 
 def _load_checkpoint(state: TrainState, folder: Path) -> None:
     critic = {} if state.critic is None else state.critic.state_dict()
-    for file, tensors in (("trainable", state.trainable()), ("critic", critic)):
+    if Pieces(folder, "reference").shapes():
+        lora.freeze_copy(state.model, MOVED)
+        state.reference = MOVED
+    for file, tensors in (
+        ("trainable", state.trainable()),
+        ("critic", critic),
+        ("reference", state.moved_reference()),
+    ):
         saved = Pieces(folder, file)
         if {name: p.shape for name, p in tensors.items()} != saved.shapes():
             path = folder / f"{file}.safetensors"

@@ -10,6 +10,7 @@ from rl.ranks.pace import Pace
 from rl.run.health import weights_hash
 from rl.run.watch import Watch
 
+MOVED = "moved"  # name of the adapter that is a copy of the policy, made by reference_every
 COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline", "micro_tokens")  # the plain numbers of a TrainState
 
 
@@ -17,13 +18,13 @@ COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline", "micro_tokens")  #
 class TrainState:
     """The mutable state of a run. Sampling has none: its random numbers depend only on (seed, episode, turn, token).
 
-    A checkpoint saves it with the random number generator, but without the reference, which has its own folder.
+    A checkpoint saves it with the random number generator, but without the first reference, which has its own folder.
     """
 
     model: CausalLM  # its trainable parameters
     critic: Critic | None
     optimizer: torch.optim.Optimizer
-    reference: str | None = None  # name of the frozen adapter that is the KL reference; None: the base
+    reference: str | None = None  # name of the frozen adapter that is the KL reference, MOVED once it moves; None: base
     exact: str = "not tried"  # whether sampling and training gave the same bits at the start: "yes", or what differs
     epoch: int = 0  # epochs finished
     step: int = 0  # optimizer steps taken
@@ -43,6 +44,11 @@ class TrainState:
     def trainable(self) -> dict[str, torch.Tensor]:
         """Return the model's trainable parameters by name, or the float32 copies that train."""
         return self.masters or {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def moved_reference(self) -> dict[str, torch.Tensor]:
+        """Return the factors of the reference by name if it has moved, else nothing."""
+        named = self.model.named_parameters() if self.reference == MOVED else ()
+        return {name: p for name, p in named if f".adapters.{MOVED}." in name}
 
     def adapter_hash(self) -> str:
         """Return a hash of the model's trainable weights, 16 hexadecimal digits."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rl import core, grpo, kl, ppo, reinforce, sft
+from rl import core, gigpo, grpo, kl, ppo, reinforce, sft
 from rl.batch import make_batch, micro_batches, whiten_rewards
 from rl.kl import next_kl_coef
 from rl.records import Batch, Episode, Turn
@@ -74,6 +74,8 @@ ALGORITHMS = {
     "dapo": (grpo, grpo.Config(divide_by_std=True, drop_equal=True, overlong_limit=6, overlong_cache=4)),
     "gspo": (grpo, grpo.Config(surrogate="sequence", aggregation="sequence", kl_coef=0.1)),
     "cispo": (grpo, grpo.Config(surrogate="weight")),
+    "turns": (grpo, grpo.Config(aggregation="turn")),
+    "gigpo": (gigpo, gigpo.Config(divide_by_std=True)),
     "dual clip": (ppo, ppo.Config(dual_clip=1.5, kl_coef=0.1)),
     "kl in the reward": (ppo, ppo.Config(kl_coef=0.1, kl_in="reward", kl_estimator="k1")),
     "reinforce": (reinforce, reinforce.Config(entropy_coef=0.01, kl_coef=0.1)),
@@ -174,6 +176,23 @@ def test_groups_of_one_or_equal_scores_have_advantage_0():
     scores, group = torch.tensor([0.1] * 7 + [5.0]), torch.tensor([0] * 7 + [1])
     for divide in (True, False):
         assert not core.group_advantages(scores, group, divide).any()
+
+
+def test_over_group_mean():
+    """By hand: means 0.5 and 0. A negative score is refused: a negative mean would turn the gradient round."""
+    scores, group = f64(1, 0, 0, 1, 0, 0), torch.tensor([7, 7, 7, 7, 3, 3])
+    advantages = core.group_advantages(scores, group, divide_by_std=False)
+    close(core.over_group_mean(advantages, scores, group), f64(1, -1, -1, 1, 0, 0))
+    with pytest.raises(ValueError, match=r"scores of 0 or more, and an episode has -0\.5"):
+        core.over_group_mean(advantages, scores - 0.5, group)
+
+
+def test_graph_returns():
+    """Two paths share state 1: 0 -> 1 -> 2 -> lost and 3 -> 1 -> 4 -> solved. State 2 leads nowhere."""
+    states, after = torch.tensor([0, 1, 2, 3, 1, 4]), torch.tensor([1, 2, -2, 1, 4, -1])
+    close(core.graph_returns(states, after, 0.5), f64(0.25, 0, 0, 0.25, 0.5, 1).float())
+    close(core.graph_returns(states, after, 1.0), f64(1, 0, 0, 1, 1, 1).float())
+    assert not core.graph_returns(torch.tensor([0, 0]), torch.tensor([0, -2]), 0.9).any(), "no episode succeeded"
 
 
 # Losses
@@ -319,7 +338,7 @@ def test_approximate_kl_is_from_the_old_policy_to_the_new():
 def test_unknown_names_are_refused(kind):
     with pytest.raises(ValueError, match="is not one of k1, k2, k3"):
         core.kl_estimate(f64(0.0), f64(0.0), kind)
-    with pytest.raises(ValueError, match="is not one of token, sequence, episode, constant"):
+    with pytest.raises(ValueError, match="is not one of token, sequence, turn, episode, constant"):
         core.aggregate(f64(0.0), torch.tensor([0]), kind, 1, 1, 1)
     with pytest.raises(ValueError, match="is not one of constant, linear, cosine"):
         core.learning_rate_factor(0, (0, 1), kind, 0, 0.1)
@@ -327,13 +346,20 @@ def test_unknown_names_are_refused(kind):
 
 @pytest.mark.parametrize(
     ("kind", "total"),
-    [("token", 4.0), ("sequence", 6.25), ("episode", 10.0), ("constant", 5 / 2)],  # V10, less its empty row
+    [
+        ("token", 4.0),
+        ("sequence", 6.25),
+        ("turn", 6.5),
+        ("episode", 10.0),
+        ("constant", 5 / 2),
+    ],  # V10, less its empty row
 )
 def test_aggregate(kind, total):
     loss, episode = f64(1, 2, 3, 4, 10), torch.tensor([0, 0, 0, 0, 1])
-    close(core.aggregate(loss, episode, kind, total_tokens=5, total_episodes=2, constant=4), total)
+    first = torch.tensor([True, False, False, True, True])  # means of turns: 2 and 4, and 10
+    close(core.aggregate(loss, episode, kind, total_tokens=5, total_episodes=2, constant=4, turn_first_N=first), total)
     parts = [
-        core.aggregate(loss[mine], torch.zeros(int(mine.sum()), dtype=torch.long), kind, 5, 2, 4)
+        core.aggregate(loss[mine], torch.zeros(int(mine.sum()), dtype=torch.long), kind, 5, 2, 4, first[mine])
         for mine in (episode == 0, episode == 1)
     ]
     close(sum(parts), total)  # not the mean of the pieces' means, 6.25 for tokens

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from rl import grpo, ppo, reinforce, sft
+from rl import gigpo, grpo, ppo, reinforce, sft
 from rl.batch import make_batch
-from rl.records import Episode, Turn
+from rl.records import Episode
 
 THETA = torch.tensor([[0.3, -0.4], [-0.2, 0.5], [0.6, 0.1]], dtype=torch.float64)
 ELSEWHERE = torch.tensor([[-0.5, 0.2], [0.4, 0.3], [-0.3, 0.7]], dtype=torch.float64)
@@ -30,24 +30,37 @@ class Path:
     tokens: tuple
     rewards: tuple
     luck: float = 1.0
+    seen: tuple = ()  # ids of the observation between the turns; the prompt is (0,)
 
     @property
     def score(self) -> float:
         return sum(self.rewards)
 
-    def logprob(self, theta) -> torch.Tensor:
-        return sum(theta.log_softmax(-1)[s, a] for s, a in self.tokens)
+    @property
+    def turns(self) -> list[tuple]:
+        """The tokens of each turn."""
+        return [turn for turn in (self.tokens[:1], self.tokens[1:]) if turn]
+
+    def by_token(self, of_turns) -> torch.Tensor:
+        """Return a number of each turn as one of each of its tokens."""
+        return torch.tensor([x for x, turn in zip(of_turns, self.turns, strict=True) for _ in turn])
+
+    def logprob(self, theta, weights=1.0) -> torch.Tensor:
+        return (weights * torch.stack([theta.log_softmax(-1)[s, a] for s, a in self.tokens])).sum()
 
     def probability(self, theta) -> torch.Tensor:
         return self.luck * self.logprob(theta).exp()
 
+    def returns(self, gamma: float) -> list[float]:
+        """Return each turn's discounted return."""
+        return [sum(gamma**k * r for k, r in enumerate(self.rewards[u:])) for u in range(len(self.rewards))]
+
     def episode(self, group: int = 0) -> Episode:
-        made = Episode("process", 0, group, [0], [0], [0.0], terminated=True)
-        for reward, n in zip(self.rewards, (1, 2), strict=False):
-            made.turns.append(Turn(len(made.ids_T), len(made.ids_T) + n, reward, "stop"))
-            made.ids_T += [0] * n
-            made.action_mask_T += [1] * n
-            made.logprobs_T += [0.0] * n
+        made = Episode("process", 0, group, [0], [0], [0.0], terminated=True, success=self.score > 0)
+        for reward, tokens in zip(self.rewards, self.turns, strict=True):
+            made.append(list(self.seen) if made.turns else [])
+            made.append_turn([action for _, action in tokens], [0.0] * len(tokens), "stop")
+            made.turns[-1].reward = reward
         return made
 
 
@@ -61,12 +74,18 @@ PATHS = {
     ],
     "fixed": [Path(((A, a), b, c), (a / 2, reward * (1 - 2 * a))) for a in (0, 1) for b, c, reward in LATER],
 }
+PATHS["binary"] = [
+    replace(path, rewards=(0.0,) * (len(path.turns) - 1) + (float(path.score > 1),)) for path in PATHS["free"]
+]
+PATHS["uneven"] = [replace(path, rewards=(0.5, abs(path.score))) for path in PATHS["fixed"]]
+PATHS["revisited"] = [replace(path, seen=(0,)) for path in PATHS["free"]]  # the prompt is observed once more
+PATHS["paid at once"] = [replace(path, rewards=(1.0, 0.0)[: len(path.turns)]) for path in PATHS["revisited"]]
 
 
 def expected(process: str, module, cfg, size: int, theta=THETA, sampled_by=THETA, **fields) -> torch.Tensor:
     """Return the gradient at theta of the module's loss, in expectation over batches of `size` episodes."""
     theta = theta.clone().requires_grad_()
-    values = fields.pop("values", VALUES)
+    values, observed = fields.pop("values", VALUES), fields.pop("observed", lambda path, theta: torch.tensor(0.0))
     total = 0.0
     for paths in itertools.product(PATHS[process], repeat=size):
         batch = make_batch([path.episode() for path in paths])
@@ -83,6 +102,7 @@ def expected(process: str, module, cfg, size: int, theta=THETA, sampled_by=THETA
             values_N=values[state],
             last_values_B=old.new_zeros(size),
             kl_coef=getattr(cfg, "kl_coef", 0.0),
+            observation_nll_B=torch.stack([observed(path, theta) for path in paths]),
             **fields,
         )
         batch = module.advantages(batch, cfg)
@@ -110,7 +130,7 @@ def over_groups(process: str, size: int, weights) -> torch.Tensor:
         total = 0.0
         for paths in itertools.product(PATHS[process], repeat=size):
             chance = torch.stack([path.probability(THETA) for path in paths]).prod()
-            total = total - chance * sum(w * path.logprob(theta) for w, path in zip(weights(paths), paths, strict=True))
+            total = total - chance * sum(path.logprob(theta, w) for w, path in zip(weights(paths), paths, strict=True))
         return total
 
     return slope(surrogate)
@@ -129,7 +149,7 @@ def centred(paths) -> list[float]:
 # ------------------------------------------------------------------------------- the gradient of the expected score
 
 
-@pytest.mark.parametrize("process", PATHS)
+@pytest.mark.parametrize("process", ["free", "fixed"])
 @pytest.mark.parametrize("to_go", [True, False])
 @pytest.mark.parametrize(
     ("keys", "size", "fields", "share"),
@@ -247,6 +267,115 @@ def test_cispo_weighs_the_score_function_by_clipped_ratios():
         return total
 
     close(expected("free", grpo, cfg, 2, sampled_by=ELSEWHERE), slope(surrogate))
+
+
+def test_a_mean_over_turns_weighs_each_turn_of_an_episode_alike():
+    """The documented bias: a token of a long turn, and a turn of a long episode, weighs less."""
+    cfg = grpo.Config(aggregation="turn")
+
+    def weights(paths):
+        shares = [path.by_token([1 / len(turn) / len(path.turns) for turn in path.turns]) for path in paths]
+        return [a * share / 2 for a, share in zip(centred(paths), shares, strict=True)]
+
+    close(expected("free", grpo, cfg, 2), over_groups("free", 2, weights))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_maxrl_has_the_gradient_of_the_first_terms_of_log_p(size):
+    """-sum over k < G of (1 - p)^k / k. The mean, which contains the episode itself, costs the G-th term."""
+    cfg = grpo.Config(divide_by_mean=True, aggregation="constant", constant_length=1)
+    terms = lambda theta: sum((1 - objective("binary")(theta)) ** k / k for k in range(1, size))  # noqa: E731
+    close(expected("binary", grpo, cfg, size), slope(terms))
+
+
+def test_echo_adds_the_cross_entropy_of_observations_whatever_the_score():
+    """Whether the process goes on is observed; here the policy predicts it in state C. Its own denominator is 2."""
+
+    def nll(path, theta):
+        return -theta.log_softmax(-1)[C, len(path.turns) - 1]
+
+    found = expected("free", grpo, grpo.Config(echo_coef=0.3), 2, observed=nll, total_observed=2)
+    entropy = lambda theta: sum(path.probability(THETA) * nll(path, theta) for path in PATHS["free"])  # noqa: E731
+    close(found - expected("free", grpo, grpo.Config(), 2), 0.3 * slope(entropy))
+
+
+STEPS = {"aggregation": "constant", "constant_length": 1}
+
+
+@pytest.mark.parametrize("anchor", ["observation", "history"])
+@pytest.mark.parametrize("process", ["free", "revisited"])
+@pytest.mark.parametrize("divide", [False, True])
+def test_gigpo_adds_to_grpo_the_returns_within_step_groups(process, anchor, divide):
+    """Written over all turns of a group by their states' names; a group of one adds 0."""
+    cfg = gigpo.Config(step_coef=0.7, gamma=0.9, anchor=anchor, divide_by_std=divide, **STEPS)
+
+    def standing(x, group):
+        if len(group) < 2:
+            return 0.0
+        return (x - statistics.fmean(group)) / (statistics.stdev(group) + 1e-4 if divide else 1)
+
+    def weights(paths):
+        names = {"history": lambda path, u: path.tokens[:u], "observation": lambda path, u: u and path.seen != (0,)}
+        turns = [(names[anchor](path, u), x) for path in paths for u, x in enumerate(path.returns(0.9))]
+        scores, found = [path.score for path in paths], []
+        for path in paths:
+            of_turns = [
+                standing(path.score, scores)
+                + 0.7 * standing(x, [y for name, y in turns if name == names[anchor](path, u)])
+                for u, x in enumerate(path.returns(0.9))
+            ]
+            found.append(path.by_token(of_turns) / 2)
+        return found
+
+    close(expected(process, gigpo, cfg, 2), over_groups(process, 2, weights))
+
+
+def test_gigpo_by_history_is_the_policy_gradient_with_a_weight_for_each_state():
+    """Half of the return, times the chance that the group's other episode meets the state too: for the first turn 1."""
+    found = expected("uneven", gigpo, gigpo.Config(gamma=1.0, anchor="history", **STEPS), 2)
+    found = found - expected("uneven", grpo, grpo.Config(**STEPS), 2)
+
+    def meets(first):
+        return sum(path.probability(THETA) for path in PATHS["uneven"] if path.tokens[0] == first)
+
+    def weighed(theta):
+        total = 0.0
+        for path in PATHS["uneven"]:
+            returns = [chance * x for chance, x in zip((1.0, meets(path.tokens[0])), path.returns(1.0), strict=True)]
+            total = total - path.probability(THETA) * path.logprob(theta, path.by_token(returns)) / 2
+        return total
+
+    close(found, slope(weighed))
+
+
+def test_gigpo_by_observation_favours_one_more_turn_after_a_reward():
+    """The documented bias: every episode scores 1, but a second look at an observation is in its own baseline."""
+    process = "paid at once"
+    assert slope(objective(process)).abs().max() < 1e-12
+    anchors = {name: gigpo.Config(gamma=1.0, anchor=name, **STEPS) for name in ("observation", "history")}
+    found = {name: expected(process, gigpo, cfg, 2) for name, cfg in anchors.items()}
+    assert found["history"].abs().max() < 1e-12
+    assert found["observation"][A][0] > 1e-2, "action 0, after which an episode may end, becomes less likely"
+
+
+def test_graph_gpo_pays_turns_that_lead_where_another_episode_succeeded():
+    """By hand: of two episodes in the same states one succeeds; both get gamma for the way there."""
+    cfg = gigpo.Config(graph=True, gamma=0.5, **STEPS)
+
+    def weights(paths):
+        distances = []
+        solvable = any(path.score > 0 and len(path.turns) == 2 for path in paths)
+        for path in paths:
+            ends = [1.0] if path.score > 0 else [0.0]
+            distances.append([0.5 * solvable, *ends] if len(path.turns) == 2 else ends)
+        found = []
+        for path, own, a in zip(paths, distances, centred(paths), strict=True):
+            groups = [[d[u] for d in distances if len(d) > u] for u in range(len(own))]
+            steps = [x - statistics.fmean(group) for x, group in zip(own, groups, strict=True)]
+            found.append(path.by_token([a + step for step in steps]) / 2)
+        return found
+
+    close(expected("free", gigpo, cfg, 2), over_groups("free", 2, weights))
 
 
 @pytest.mark.parametrize("clip", [100.0, 0.1])

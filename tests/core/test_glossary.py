@@ -23,7 +23,9 @@ def names(record: dict) -> set[str]:
     return own.union(*map(names, nested))
 
 
-@pytest.mark.parametrize("words", ["algo=sft", "algo=ppo", "algo=grpo grpo.kl_coef=0.1 env=planner"])
+@pytest.mark.parametrize(
+    "words", ["algo=sft", "algo=ppo", "algo=grpo grpo.kl_coef=0.1 env=planner", "algo=gigpo gigpo.echo_coef=0.1"]
+)
 def test_every_metric_of_a_run_is_in_the_glossary(words, tmp_path):
     train.main(parse([*words.split(), *SMALL.split(), f"out={tmp_path}/run"], "train.py"))
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()

@@ -43,6 +43,20 @@ def test_next_value_joins_after_a_successful_epoch(at, accuracies, levels, tmp_p
     assert cfg.environments["textcraft"].difficulty == "1,1,2,3", "evaluations play the whole list"
 
 
+@pytest.mark.parametrize(
+    ("accuracies", "turns"),
+    [([0.2, 0.7, 0.1, 0.9, 0.9], [5, 5, 10, 10, 20, 20]), ([0.0, 0.1, 0.0, 0.0], [5, 10, 10, 20, 20])],
+)
+def test_episodes_get_more_turns_as_success_rises(accuracies, turns, tmp_path):
+    """By hand. An epoch without any success lengthens them too: the tasks may need more turns."""
+    cfg = parse(["env=textcraft", "max_turns=20", "curriculum=max_turns", f"out={tmp_path}"])
+    found = [curriculum.lesson(cfg, 0).environments["textcraft"].max_turns]
+    for epoch, accuracy in enumerate(accuracies, 1):
+        append(tmp_path / "metrics.jsonl", [{"epoch": epoch, "accuracy": accuracy}])
+        found.append(curriculum.lesson(cfg, epoch).environments["textcraft"].max_turns)
+    assert found == turns and cfg.environments["textcraft"].max_turns == 20
+
+
 @pytest.mark.all_only
 def test_epochs_play_their_lesson_and_a_resumed_run_the_same(tmp_path, capsys, monkeypatch):
     """Any success is enough here, so each epoch adds a level."""

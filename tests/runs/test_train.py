@@ -272,6 +272,35 @@ def test_resumed_run_keeps_its_reference(start, tmp_path, capsys):
     assert second["grad_norm"] > 0 < second["reference_kl"], "the reference has a part in what is learned"
 
 
+@pytest.mark.all_only
+def test_moving_reference_is_the_policy_of_an_earlier_epoch_also_after_a_resume(tmp_path, monkeypatch):
+    """reference_every=2: KL is measured to the base in two epochs, then to the policy of epoch 2."""
+    words = [*PLAYED, "algo=grpo", "grpo.kl_coef=0.1", "grpo.reference_every=2", "schedule=constant", "lora.r=4"]
+    references, real = [], train.score
+
+    def score(state, *rest):
+        batch, weights = real(state, *rest), {key.split(".adapters.")[0]: p for key, p in state.trainable().items()}
+        moved = {key.split(".adapters.")[0]: p for key, p in state.moved_reference().items()}
+        same = bool(moved) and all(torch.equal(moved[key], weights[key]) for key in moved)
+        references.append((state.epoch, state.reference, same))
+        return batch
+
+    monkeypatch.setattr(train, "score", score)
+    trained(f"out={tmp_path}/whole", "epochs=4", *words)
+    expected = [(0, None, False), (1, None, False), (2, "moved", True), (3, "moved", False)]
+    assert references == expected
+    trained(f"out={tmp_path}/cut", "epochs=3", *words)
+    train.main(parse([f"resume={tmp_path}/cut", "epochs=4"]))
+    assert references[-1] == expected[-1]
+    for file in ("epoch_4/adapter_model", "checkpoint-4/reference"):
+        whole, cut = (load_file(tmp_path / name / f"{file}.safetensors") for name in ("whole", "cut"))
+        assert whole and all(torch.equal(whole[key], cut[key]) for key in whole)
+    policy = load_file(tmp_path / "whole" / "checkpoint-4" / "trainable.safetensors")
+    assert all(torch.equal(whole[key.replace(".default.", ".moved.")], p) for key, p in policy.items()), "moved again"
+    records = [record for record in metrics_of(tmp_path / "whole") if "reference_kl" in record]
+    assert records[2]["reference_kl"] < records[1]["reference_kl"] and records[3]["reference_kl"] > 0
+
+
 def test_dynamic_rope_is_played_but_not_trained(tmp_path):
     shutil.copytree(TINY, tmp_path / "model")
     raw = json.loads((TINY / "config.json").read_text())
