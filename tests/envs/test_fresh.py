@@ -10,7 +10,7 @@ import envs
 from envs import common
 from envs.refusal import Refusal
 
-LEVELS = {"textcraft": "1, 2, 3, 4"}
+LEVELS = {"textcraft": "1, 2, 3, 4", "sat": "1, 2, 3, guide, original"}
 at_every_level = pytest.mark.parametrize(
     ("name", "level"), [(name, level) for name, levels in LEVELS.items() for level in levels.split(", ")]
 )
@@ -23,7 +23,7 @@ def drawn(name: str, level: str, split: str, count: int) -> list[str]:
     return [env.task for seed in range(count) if env.reset(seed, split)]
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.all_only)])
+@pytest.mark.parametrize("count", [60, pytest.param(400, marks=pytest.mark.all_only)])
 @at_every_level
 def test_each_split_has_ten_thousand_tasks_of_its_own(name, level, count):
     """Of N equally likely tasks, n draws have n (n - 1) / 2N equal pairs on average, and more if some are likelier."""
