@@ -1,4 +1,4 @@
-"""Words that tasks=fresh names things with; the environments share them.
+"""Words that tasks=fresh names things, brands and people with; the environments share them.
 
 Lists of common short words keep prompts as long as the panel's, and a small model can learn to copy each word as one
 or two tokens.
@@ -24,3 +24,8 @@ string sugar sword table tank tea tent thread tiles torch tower towel toy tray v
 whistle wire wool wreath yarn
 """
 MATERIALS, THINGS = _MATERIALS.split(), _THINGS.split()
+_STARTS = (
+    "Al Bel Bor Cal Cor Dal Dor El Fen Gal Har Ivan Jor Kel Lor Mar Nor Or Pel Quin Ros Sel Tam Ul Var Wex Yor Zan"
+)
+_ENDS = "an ara by den dora ell ena field gate ham ina kin land ley lin more na ora rick row ston ta vane ver vik well"
+INVENTED = [start + end for start in _STARTS.split() for end in _ENDS.split()]  # "Norvik"

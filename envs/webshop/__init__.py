@@ -28,6 +28,9 @@ Prompts.  native: instructions, an "Ok.", the page. A reply is `Thought:\\n...\\
           everything after the last `Action:`; without one, the whole reply if it contains `search[` or `click[`.
           short: one message, an instruction line and the page; the action is the reply's first line.
 
+Tasks.    panel: the products of one catalogue. fresh: each seed draws its own goods, with other brands, codes, prices,
+          options and pairs of attributes; at level 3, those of the wanted product's shelf.
+
 Reward.   At Buy Now: type x (attributes found + options right + price kept) / (attributes + options + 1).
           attributes: one of the product's attributes is similar (text_ratio above 85), or its name, features or
                       description contain it
@@ -59,7 +62,20 @@ from random import Random
 
 from envs import common
 from envs.base import Configured, Step
-from envs.webshop.goods import Goal, Product, canonical, catalogue, make_goal
+from envs.common import split_of
+from envs.webshop.goods import (
+    PARAGRAPHS,
+    Catalogue,
+    Goal,
+    Product,
+    canonical,
+    canonical_goal,
+    catalogue,
+    codes,
+    fresh_product,
+    fresh_shelf,
+    make_goal,
+)
 
 INSTRUCTIONS = """\
 You are shopping on a website. An instruction says what to buy. Each turn you see the page that you are on, its parts \
@@ -98,9 +114,11 @@ class Config:
     difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     max_turns: int = 10  # agent turns before the episode is truncated
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
+    tasks: str = "panel"  # "panel": a limited set of tasks; "fresh": each seed's own names, numbers and contents
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
+        common.check_tasks(self.tasks)
 
 
 class Env(Configured):
@@ -110,22 +128,47 @@ class Env(Configured):
 
     @property
     def task(self) -> str:
-        """The canonical task: the product alone, so that a held-out product is never wanted in training."""
-        return canonical(self.goal.product)
+        """The canonical task: the product alone, so that a held-out product is never wanted in training.
+
+        A fresh task is the instruction and the product.
+        """
+        return canonical(self.goal.product) if self.config.tasks == "panel" else canonical_goal(self.goal)
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
         common.check_split(split)
         rng = Random(f"webshop {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
-        product = rng.choice(catalogue().goals[split, int(level)])
-        self.goal = make_goal(product, rng.randint(*LEVELS[level]), rng)
-        self.shop = _shop(product, level, rng)
+        self.fresh: Catalogue | None = None  # the goods of a fresh task
+        if self.config.tasks == "panel":
+            product = rng.choice(catalogue().goals[split, int(level)])
+            self.goal = make_goal(product, rng.randint(*LEVELS[level]), rng)
+            self.shop = _shop(product, level, rng)
+        else:
+            self._draw(level, split, f"{split} {seed}", rng)
         self.paid: set[float] = set()
         self.turns = 0
         self.running = True
         self._start()
         return common.opening(self.config.prompt, self.observation, INSTRUCTIONS, AGREED, SHORT)
+
+    def _draw(self, level: str, split: str, seed: str, rng: Random) -> None:
+        """Draw a fresh goal of a split and its shop. At level 3 the shelves other than the goal's are the panel's."""
+        paragraphs, asins = rng.sample(PARAGRAPHS, SMALL_SHOP), codes(f"{seed} ")
+        self.fresh = fresh_shelf(paragraphs[0], seed) if level != "1" else None
+        while True:
+            stocked = list(self.fresh.products.values()) if self.fresh else [fresh_product(paragraphs[0], asins, rng)]
+            product = rng.choice(stocked)
+            if level == "3" or len(product.options) == int(level) - 1:
+                self.goal = make_goal(product, rng.randint(*LEVELS[level]), rng)
+                if split_of(self.task) == split:
+                    break
+        if level == "1":
+            others = (fresh_product(text, asins, rng) for text in paragraphs[1:])
+            self.fresh = Catalogue([product, *others], catalogue())
+        self.shop = list(self.fresh.products.values())
+        if level == "3":
+            self.shop += [other for other in catalogue().products.values() if other.shelf != product.shelf]
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
@@ -216,7 +259,7 @@ class Env(Configured):
         """Show the first page of results."""
         self._start()
         self.page, self.number, self.query = "results", 1, query
-        self.hits = catalogue().search(query, self.shop)
+        self.hits = (self.fresh or catalogue()).search(query, self.shop)
 
     def _click(self, button: str) -> None:
         """Click a button of the page."""

@@ -10,7 +10,12 @@ import envs
 from envs import common
 from envs.refusal import Refusal
 
-LEVELS = {"textcraft": "1, 2, 3, 4", "alfworld": "1, 2, 3, original", "sat": "1, 2, 3, guide, original"}
+LEVELS = {
+    "textcraft": "1, 2, 3, 4",
+    "alfworld": "1, 2, 3, original",
+    "webshop": "1, 2, 3",
+    "sat": "1, 2, 3, guide, original",
+}
 at_every_level = pytest.mark.parametrize(
     ("name", "level"), [(name, level) for name, levels in LEVELS.items() for level in levels.split(", ")]
 )
