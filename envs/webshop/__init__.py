@@ -62,20 +62,8 @@ from random import Random
 
 from envs import common
 from envs.base import Configured, Step
-from envs.common import split_of
-from envs.webshop.goods import (
-    PARAGRAPHS,
-    Catalogue,
-    Goal,
-    Product,
-    canonical,
-    canonical_goal,
-    catalogue,
-    codes,
-    fresh_product,
-    fresh_shelf,
-    make_goal,
-)
+from envs.webshop import fresh
+from envs.webshop.goods import LEVELS, SMALL_SHOP, Catalogue, Goal, Product, canonical, catalogue, make_goal
 
 INSTRUCTIONS = """\
 You are shopping on a website. An instruction says what to buy. Each turn you see the page that you are on, its parts \
@@ -93,8 +81,6 @@ Action:
 the action"""
 AGREED = "Ok."
 SHORT = "Reply search[words] or click[button]. End with click[Buy Now]."
-LEVELS = {"1": (1, 1), "2": (2, 2), "3": (2, 3)}  # difficulty -> least and most attributes of a goal
-SMALL_SHOP = 8  # products in the shop of difficulty 1
 PER_PAGE = 10  # results per page
 MAX_QUERY = 400  # characters read of a search
 FOUND, OPENED = 0.1, 0.3  # shaped rewards, each paid once
@@ -132,43 +118,25 @@ class Env(Configured):
 
         A fresh task is the instruction and the product.
         """
-        return canonical(self.goal.product) if self.config.tasks == "panel" else canonical_goal(self.goal)
+        return canonical(self.goal.product) if self.config.tasks == "panel" else fresh.canonical(self.goal)
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
         common.check_split(split)
         rng = Random(f"webshop {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
-        self.fresh: Catalogue | None = None  # the goods of a fresh task
+        self.goods: Catalogue | None = None  # a fresh task's own
         if self.config.tasks == "panel":
             product = rng.choice(catalogue().goals[split, int(level)])
             self.goal = make_goal(product, rng.randint(*LEVELS[level]), rng)
             self.shop = _shop(product, level, rng)
         else:
-            self._draw(level, split, f"{split} {seed}", rng)
+            self.goal, self.goods, self.shop = fresh.draw(level, split, seed, rng)
         self.paid: set[float] = set()
         self.turns = 0
         self.running = True
         self._start()
         return common.opening(self.config.prompt, self.observation, INSTRUCTIONS, AGREED, SHORT)
-
-    def _draw(self, level: str, split: str, seed: str, rng: Random) -> None:
-        """Draw a fresh goal of a split and its shop. At level 3 the shelves other than the goal's are the panel's."""
-        paragraphs, asins = rng.sample(PARAGRAPHS, SMALL_SHOP), codes(f"{seed} ")
-        self.fresh = fresh_shelf(paragraphs[0], seed) if level != "1" else None
-        while True:
-            stocked = list(self.fresh.products.values()) if self.fresh else [fresh_product(paragraphs[0], asins, rng)]
-            product = rng.choice(stocked)
-            if level == "3" or len(product.options) == int(level) - 1:
-                self.goal = make_goal(product, rng.randint(*LEVELS[level]), rng)
-                if split_of(self.task) == split:
-                    break
-        if level == "1":
-            others = (fresh_product(text, asins, rng) for text in paragraphs[1:])
-            self.fresh = Catalogue([product, *others], catalogue())
-        self.shop = list(self.fresh.products.values())
-        if level == "3":
-            self.shop += [other for other in catalogue().products.values() if other.shelf != product.shelf]
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
@@ -259,7 +227,7 @@ class Env(Configured):
         """Show the first page of results."""
         self._start()
         self.page, self.number, self.query = "results", 1, query
-        self.hits = (self.fresh or catalogue()).search(query, self.shop)
+        self.hits = (self.goods or catalogue()).search(query, self.shop)
 
     def _click(self, button: str) -> None:
         """Click a button of the page."""

@@ -11,14 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from heapq import nsmallest
 from math import log
 from random import Random
 from string import ascii_uppercase, digits
 
 from envs.common import SPLITS, split_of
-from envs.names import INVENTED
 
 BRANDS = """Norvik Aldora Belmar Corvane Dunmore Elwick Farrow Galena Hartwell Ivanta Jorvel Kestrel Lumora Marden
 Nestor Orlane Pellow Quillan Rowan Selby Tamsin Ulverton Varley Wexham"""
@@ -159,6 +158,8 @@ ginger root, vitamin c, cane sugar, oat base, green leaf, maple syrup
 early mornings, iced drinks, cold evenings, office kitchens
 flavor: lemon, peach, mint, vanilla, original, raspberry; {SOLD}
 """
+LEVELS = {"1": (1, 1), "2": (2, 2), "3": (2, 3)}  # difficulty -> least and most attributes of a goal
+SMALL_SHOP = 8  # products in the shop of difficulty 1
 PARAGRAPHS = SHELVES.strip().split("\n\n")
 MAKES = 10  # products per type
 HITS = 50  # most products that a search returns
@@ -276,36 +277,13 @@ class Catalogue:
 def catalogue() -> Catalogue:
     """Return the catalogue of all shelves, made once."""
     rng, asins = Random("webshop catalogue"), codes()
-    shelves = [_stocked(paragraph, _types(paragraph), MAKES, BRANDS.split(), asins, rng) for paragraph in PARAGRAPHS]
+    shelves = (stocked(paragraph, MAKES, BRANDS.split(), asins, rng) for paragraph in PARAGRAPHS)
     return Catalogue([product for shelf in shelves for product in shelf])
-
-
-@lru_cache(maxsize=16)  # the episodes of a group have one seed
-def fresh_shelf(paragraph: str, seed: str) -> Catalogue:
-    """Return a shelf's 80 products with other brands, attributes, prices, options and codes."""
-    rng = Random(f"webshop shelf {seed}")
-    return Catalogue(_stocked(paragraph, _types(paragraph), MAKES, INVENTED, codes(f"{seed} "), rng), catalogue())
-
-
-def fresh_product(paragraph: str, asins: Iterator[str], rng: Random) -> Product:
-    """Draw one product of a shelf."""
-    return _stocked(paragraph, [rng.choice(_types(paragraph))], 1, INVENTED, asins, rng)[0]
-
-
-def _types(paragraph: str) -> list[str]:
-    """Return the types of product on a shelf."""
-    return paragraph.splitlines()[2].split(", ")
 
 
 def canonical(product: Product) -> str:
     """Return the canonical task: the product alone, so that a held-out product is never trained on."""
     return f"webshop:{product.name}"
-
-
-def canonical_goal(goal: Goal) -> str:
-    """Return the canonical task of a fresh goal: the instruction and the product that it means."""
-    product = goal.product
-    return f"{canonical(product)}, {product.asin} {product.price_tag} {product.options}: {goal.instruction}"
 
 
 def make_goal(product: Product, attributes: int, rng: Random) -> Goal:
@@ -341,18 +319,16 @@ def _singular(word: str) -> str:
     return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us")) and len(word) > 2 else word
 
 
-def _stocked(
-    paragraph: str, kinds: list[str], makes: int, brands: list[str], asins: Iterator[str], rng: Random
-) -> list[Product]:
-    """Draw `makes` products of each type of a paragraph of SHELVES."""
+def stocked(paragraph: str, makes: int, brands: list[str], asins: Iterator[str], rng: Random) -> list[Product]:
+    """Draw `makes` products of each type of a paragraph of SHELVES, or one product of any type if it is 0."""
     lines = paragraph.splitlines()
     (department, shelf), prices = lines[0].split(" > "), lines[1].split("-")
-    before, having, use = (line.split(", ") for line in lines[3:6])
+    types, before, having, use = (line.split(", ") for line in lines[2:6])
     options = [group.split(": ") for group in " ".join(lines[6:]).split("; ")]
     products = []
-    for kind in kinds:
-        pairs = rng.sample(list(itertools.combinations(before, 2)), makes)
-        for brand, pair in zip(rng.sample(brands, makes), pairs, strict=True):
+    for kind in types if makes else [rng.choice(types)]:
+        pairs = rng.sample(list(itertools.combinations(before, 2)), makes or 1)
+        for brand, pair in zip(rng.sample(brands, makes or 1), pairs, strict=True):
             parts, purpose = tuple(rng.sample(having, rng.randint(1, 2))), rng.choice(use)
             price, price_tag = _price(int(prices[0]), int(prices[1]), rng)
             chosen = rng.sample(options, rng.choices((0, 1, 2, 3), (35, 30, 25, 10))[0])

@@ -15,6 +15,7 @@ LEVELS = {
     "alfworld": "1, 2, 3, original",
     "webshop": "1, 2, 3",
     "sat": "1, 2, 3, guide, original",
+    "ded": "1, 2, 3",
 }
 at_every_level = pytest.mark.parametrize(
     ("name", "level"), [(name, level) for name, levels in LEVELS.items() for level in levels.split(", ")]
@@ -49,7 +50,8 @@ def test_the_expert_wins_as_fast_as_in_the_panel(name, level, count, near):
         opened, played = [], []
         for seed in range(count):
             opened.append(sum(len(message["content"]) for message in env.reset(seed)))
-            played.append(expert(env))
+            if not env.slow or seed % 20 == 0:  # a process for each test case
+                played.append(expert(env))
         assert all(steps[-1].info["success"] and all(step.info["valid"] for step in steps) for steps in played)
         lengths[tasks], turns[tasks] = mean(opened), mean(map(len, played))
     assert lengths["fresh"] == pytest.approx(lengths["panel"], rel=near)
