@@ -16,6 +16,7 @@ from envs.tau_retail.goods import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, STR
 
 SIZE = (500, 1000)  # customers, orders
 SHORT_SIZE = (400, 700)  # there are 900 order numbers of three digits
+FRESH_SIZE = (24, 48)
 MOST_ORDERS = 4  # per customer
 STATUSES = {"pending": 423, "delivered": 373, "processed": 102, "cancelled": 102}  # shares as in the original
 REASONS = ("no longer needed", "ordered by mistake")
@@ -53,8 +54,18 @@ class _Ids:
 @lru_cache(maxsize=2)
 def make_shop(short: bool = False) -> Shop:
     """Return the generated shop. A `short` one has ids of few digits, for models that copy badly."""
-    rng = Random(f"tau_retail shop {short}")
-    customers, count = SHORT_SIZE if short else SIZE
+    return _drawn(f"tau_retail shop {short}", short, *(SHORT_SIZE if short else SIZE))
+
+
+@lru_cache(maxsize=16)  # the episodes of a group have one seed
+def fresh_shop(short: bool, seed: str) -> Shop:
+    """Return a seed's own small shop, with other customers, orders, prices and ids."""
+    return _drawn(f"tau_retail shop {short} {seed}", short, *FRESH_SIZE)
+
+
+def _drawn(source: str, short: bool, customers: int, count: int) -> Shop:
+    """Draw a shop with this many customers and orders; `source` seeds it."""
+    rng = Random(source)
     ids = _Ids(rng, short)
     products = {}
     for line in PRODUCTS.strip().splitlines():

@@ -62,9 +62,16 @@ def customers(short: bool) -> dict[str, list[str]]:
     return names
 
 
-def draw_task(level: str, split: str, rng: Random) -> Task:
-    """Draw a task of a level."""
-    shop, users = make_shop(level == "1"), customers(level == "1")[split]
+def canonical_wishes(user_id: str, wishes: list[Wish]) -> str:
+    """Return the canonical task of a fresh shop: the customer and all that the customer wants."""
+    ends = [end for wish in wishes for end in (wish, wish.change) if end]
+    return f"{canonical(user_id)}: {[(end.says, end.calls, end.outputs) for end in ends]}"
+
+
+def draw_task(level: str, split: str, rng: Random, fresh: Shop | None = None) -> Task:
+    """Draw a task of a level in the generated shop, or in a fresh one."""
+    shop = fresh or make_shop(level == "1")
+    users = list(fresh.users) if fresh else customers(level == "1")[split]
     for attempt in range(TRIES):
         if attempt % 50 == 0:  # perhaps no customer has all the orders that the last plan needs
             drawn = _easy_plan(rng) if level == "1" else _plan(level, rng)
@@ -75,7 +82,10 @@ def draw_task(level: str, split: str, rng: Random) -> Task:
             continue
         hard = level == "3"
         mood = rng.choice(MOODS) if hard else "plain"
-        task = Task(canonical(user_id), user_id, tuple(wishes), mood, not hard or rng.random() < 0.5, level == "1")
+        name = canonical_wishes(user_id, wishes) if fresh else canonical(user_id)
+        if fresh and split_of(name) != split:
+            continue
+        task = Task(name, user_id, tuple(wishes), mood, not hard or rng.random() < 0.5, level == "1")
         try:
             task.truth(shop)
         except ValueError:  # two wishes that exclude each other, such as on one gift card

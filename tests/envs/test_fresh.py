@@ -16,6 +16,7 @@ LEVELS = {
     "webshop": "1, 2, 3",
     "sat": "1, 2, 3, guide, original",
     "ded": "1, 2, 3",
+    "tau_retail": "1, 2, 3",
 }
 at_every_level = pytest.mark.parametrize(
     ("name", "level"), [(name, level) for name, levels in LEVELS.items() for level in levels.split(", ")]
@@ -29,7 +30,7 @@ def drawn(name: str, level: str, split: str, count: int) -> list[str]:
     return [env.task for seed in range(count) if env.reset(seed, split)]
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(400, marks=pytest.mark.all_only)])
+@pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.all_only)])
 @at_every_level
 def test_each_split_has_ten_thousand_tasks_of_its_own(name, level, count):
     """Of N equally likely tasks, n draws have n (n - 1) / 2N equal pairs on average, and more if some are likelier."""
@@ -41,7 +42,7 @@ def test_each_split_has_ten_thousand_tasks_of_its_own(name, level, count):
     assert len(set().union(*tasks.values())) == sum(map(len, tasks.values()))
 
 
-@pytest.mark.parametrize(("count", "near"), [(60, 0.2), pytest.param(400, 0.06, marks=pytest.mark.all_only)])
+@pytest.mark.parametrize(("count", "near"), [(40, 0.2), pytest.param(400, 0.06, marks=pytest.mark.all_only)])
 @at_every_level
 def test_the_expert_wins_as_fast_as_in_the_panel(name, level, count, near):
     lengths, turns = {}, {}
