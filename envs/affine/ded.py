@@ -70,7 +70,7 @@ class Config:
     cpu_seconds: int = 10  # most CPU seconds of a case
     prompt: str = "native"  # "native": task, example and instructions; "short": the task alone
     sandbox: str = "isolated"  # "isolated"; "unsafe": run programs even where the system cannot isolate them
-    tasks: str = "panel"  # "panel": a limited set of tasks; "fresh": each seed's own names, numbers and contents
+    tasks: str = "panel"  # generated tasks: "panel"; "fresh", with wider ranges and other names for each seed
 
     def __post_init__(self):
         programs.check_config(self, task_of_row, "problem")

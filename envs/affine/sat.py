@@ -72,7 +72,7 @@ class Config:
     k: str = ""  # literals per clause, 3 or a range 3-5; empty: the level's
     ratio: str = ""  # clauses per variable, 4.2 or a range 3.5-4.5; empty: the level's
     prompt: str = "native"  # "native": the formula in symbols; "short": a line of signed numbers for each clause
-    tasks: str = "panel"  # "panel": a limited set of tasks; "fresh": each seed's own names, numbers and contents
+    tasks: str = "panel"  # "panel": variables x1 to xn; "fresh": other numbers of the variables for each seed
 
     def __post_init__(self):
         common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))

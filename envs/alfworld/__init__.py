@@ -114,7 +114,7 @@ class Config:
     max_turns: int = 30  # agent turns before the episode is truncated; every task fits in 30
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
     dialect: str = "0.4"  # ALFWorld's grammar: "0.4": move X to R; "0.3": put X in/on R, as AgentGym's server has it
-    tasks: str = "panel"  # "panel": a limited set of tasks; "fresh": each seed's own names, numbers and contents
+    tasks: str = "panel"  # "panel": the tables' names; "fresh": other names and numbers for each seed
 
     def __post_init__(self):
         common.check_options(self, LEVELS)

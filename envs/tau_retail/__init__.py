@@ -105,7 +105,7 @@ class Config:
     user: str = "rules"  # the customer: "rules", a script; "model", the base model
     data: str = ""  # a folder with the original's users, products, orders and tasks.json; empty: the generated shop
     splits: str = "hash"  # of data: "hash" of the task; "own": tasks_train, tasks_dev, tasks_test.json, or all tasks
-    tasks: str = "panel"  # "panel": a limited set of tasks; "fresh": each seed's own names, numbers and contents
+    tasks: str = "panel"  # "panel": customers of one generated shop; "fresh": a shop for each seed
 
     def __post_init__(self):
         common.check_options(self, "123")

@@ -80,7 +80,7 @@ class Config:
     distractors: int = 10  # most distractor recipes shown; each shares an ingredient with the goal's tree
     max_turns: int = 20  # agent turns before the episode is truncated
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
-    tasks: str = "panel"  # "panel": a limited set of tasks; "fresh": each seed's own names, numbers and contents
+    tasks: str = "panel"  # "panel": goals of one recipe book; "fresh": a recipe book for each seed
 
     def __post_init__(self):
         common.check_options(self, "1234")

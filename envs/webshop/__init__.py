@@ -100,7 +100,7 @@ class Config:
     difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     max_turns: int = 10  # agent turns before the episode is truncated
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
-    tasks: str = "panel"  # "panel": a limited set of tasks; "fresh": each seed's own names, numbers and contents
+    tasks: str = "panel"  # "panel": goals of one catalogue; "fresh": other goods for each seed
 
     def __post_init__(self):
         common.check_options(self, LEVELS)

@@ -1,6 +1,10 @@
 """tasks=fresh: many tasks in each split, none in two, all solvable, and as long as the panel's."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -10,6 +14,7 @@ import envs
 from envs import common
 from envs.refusal import Refusal
 
+ROOT = Path(__file__).parents[2]
 LEVELS = {
     "textcraft": "1, 2, 3, 4",
     "alfworld": "1, 2, 3, original",
@@ -33,12 +38,16 @@ def drawn(name: str, level: str, split: str, count: int) -> list[str]:
 @pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.all_only)])
 @at_every_level
 def test_each_split_has_ten_thousand_tasks_of_its_own(name, level, count):
-    """Of N equally likely tasks, n draws have n (n - 1) / 2N equal pairs on average, and more if some are likelier."""
+    """Of N equally likely tasks, n draws have n (n - 1) / 2N equal pairs on average, and more if some are likelier.
+
+    The number of pairs is about Poisson's: two standard deviations more would be unlikely with LEAST tasks.
+    """
+    mean_pairs = count * (count - 1) / 2 / LEAST
     tasks = {split: Counter(drawn(name, level, split, count)) for split in common.SPLITS}
     for split, counts in tasks.items():
         assert {common.split_of(task) for task in counts} == {split}
         pairs = sum(times * (times - 1) / 2 for times in counts.values())
-        assert pairs <= count * (count - 1) / 2 / LEAST, (split, counts.most_common(3))
+        assert pairs <= mean_pairs + 2 * mean_pairs**0.5, (split, counts.most_common(3))
     assert len(set().union(*tasks.values())) == sum(map(len, tasks.values()))
 
 
@@ -60,12 +69,34 @@ def test_the_expert_wins_as_fast_as_in_the_panel(name, level, count, near):
 
 
 @pytest.mark.parametrize("name", LEVELS)
-def test_a_seed_has_one_fresh_task_in_every_process_and_prompt(name):
+def test_a_seed_has_one_fresh_task_in_both_prompts(name):
     env, other = (envs.make(name, tasks="fresh", prompt=prompt) for prompt in common.PROMPTS)
     for seed in range(5):
         env.reset(seed)
         other.reset(seed)
         assert env.task == other.task
+
+
+PRINT = """
+import envs
+for name in NAMES:
+    env = envs.make(name, tasks="fresh", prompt="short")
+    for seed in range(4):
+        print(env.reset(seed, "val"), env.task, env.oracle())
+"""
+
+
+@pytest.mark.all_only
+def test_fresh_tasks_do_not_depend_on_string_hashing():
+    printed = [
+        subprocess.check_output(
+            [sys.executable, "-c", PRINT.replace("NAMES", repr([*LEVELS]))],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONUTF8": "1"},
+        )
+        for seed in "07"
+    ]
+    assert printed[0] == printed[1] and len(printed[0]) > 10_000
 
 
 @pytest.mark.parametrize("name", LEVELS)
