@@ -20,6 +20,8 @@ Cases.    stdin_stdout: a list as input has one item per line; stdin ends with a
           is run with a main guard that prints fn(*args); if a case's output is a list, its first item is expected.
           Outputs are compared without spaces at line ends and blank lines at the end.
 
+Tasks.    panel: the templates with their few parameters. fresh: the same with wider ranges and other names.
+
 Prompts.  native: the task, an example that is not a test case, and the form of a program. short: the task alone.
 
 Reward.   1 when every case passes, else 0. info["valid"]: in the first case it printed something and did not fail.
@@ -68,9 +70,11 @@ class Config:
     cpu_seconds: int = 10  # most CPU seconds of a case
     prompt: str = "native"  # "native": task, example and instructions; "short": the task alone
     sandbox: str = "isolated"  # "isolated"; "unsafe": run programs even where the system cannot isolate them
+    tasks: str = "panel"  # generated tasks: "panel"; "fresh", with wider ranges and other names for each seed
 
     def __post_init__(self):
         programs.check_config(self, task_of_row, "problem")
+        common.check_tasks(self.tasks, self.data)
         common.check_count("cases", self.cases, 2)  # with one case, a program with a constant output would pass
 
 
@@ -134,7 +138,9 @@ class Env(Configured):
 
     def _draw(self, rng: Random, split: str) -> str:
         """Draw a task from the templates with its program, cases and example."""
-        for program in programs.draw(rng, self.config.difficulty, split, functions=True):
+        for program in programs.draw(
+            rng, self.config.difficulty, split, functions=True, fresh=self.config.tasks == "fresh"
+        ):
             self.words, self.program = program.task, program.source
             if split_of(self.task) == split:
                 break

@@ -38,14 +38,14 @@ def templates(level: int, functions: bool) -> list[Template]:
     return [t for t in TEMPLATES if t.level == level and (functions or not t.function)]
 
 
-def draw(rng: Random, difficulty: str, split: str, functions: bool) -> Iterator[Program]:
+def draw(rng: Random, difficulty: str, split: str, functions: bool, fresh: bool = False) -> Iterator[Program]:
     """Yield programs of one random level until the caller stops at a program of the split.
 
     Raise ValueError after TRIES programs.
     """
     level = int(rng.choice(difficulty.split(",")))
     for _ in range(TRIES):
-        yield rng.choice(templates(level, functions)).draw(rng)
+        yield rng.choice(templates(level, functions)).draw(rng, fresh)
     raise Refusal(f"no task of level {level} is in split {split}")
 
 

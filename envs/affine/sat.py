@@ -15,6 +15,8 @@ Answers.  Any text. Every `x3=True`, `x3=False`, `x3=1` or `x3=0` in it counts, 
 
 Replies.  4 of 5 clauses are satisfied.
 
+Tasks.    panel: the variables are x1 to xn. fresh: their n numbers are drawn, from 1 to at most 15 - n or n + 1.
+
 Prompts.  native: the formula in symbols; the expert answers `x1=True, x2=False, ...`.
           short: a line of ASCII for each clause, `1 -3` for (x1 ∨ ¬x3), in about a third of the tokens; the expert
           answers `x1=1 x2=0 ...`. Both prompts accept the same answers.
@@ -50,11 +52,13 @@ LEVELS = {  # difficulty -> n, k, ratio
     "original": ("15", "10", "4.26"),
 }
 NATIVE = """\
-Find a satisfying assignment for the following {k}-SAT formula over variables x1..x{n}:
+Find a satisfying assignment for the following {k}-SAT formula over variables {variables}:
 {formula}
-Answer with comma-separated assignments in the form `x1=True, x2=False, ...`, or with `UNSAT` if there are none."""
+Answer with comma-separated assignments in the form `x{first}=True, x{second}=False, ...`, or with `UNSAT` \
+if there are none."""
 SHORT = """\
-Reply x1=0 x2=1 and so on to x{n}. Make one in each line right: 2 is x2=1, -2 is x2=0.
+Reply x{first}=0 x{second}=1 and so on to x{last}. \
+Make one in each line right: {second} is x{second}=1, -{second} is x{second}=0.
 {formula}"""
 ASSIGNMENT = re.compile(r"x(\d{1,9})=(True|False|1|0)")
 STRIDE = 2**31  # distance of a seed's task ids, so that seeds below it share none
@@ -68,6 +72,7 @@ class Config:
     k: str = ""  # literals per clause, 3 or a range 3-5; empty: the level's
     ratio: str = ""  # clauses per variable, 4.2 or a range 3.5-4.5; empty: the level's
     prompt: str = "native"  # "native": the formula in symbols; "short": a line of signed numbers for each clause
+    tasks: str = "panel"  # "panel": variables x1 to xn; "fresh": other numbers of the variables for each seed
 
     def __post_init__(self):
         common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
@@ -79,6 +84,7 @@ class Config:
             if int(ratio[0] * n[0]) < 1:
                 raise Refusal(f"ratio must give a clause at least: {ratio[0]:g} times n={n[0]} gives none")
         common.check_prompt(self.prompt, "formula")
+        common.check_tasks(self.tasks)
 
     def sizes(self, level: str) -> list[tuple]:
         """Return the lowest and the highest n, k and ratio at a level."""
@@ -104,17 +110,23 @@ class Env(Configured):
         n, k, ratio = rng.randint(*n), rng.randint(*k), rng.uniform(*ratio)
         for task_id in range(seed, seed + TRIES * STRIDE, STRIDE):
             secret, clauses = formula(task_id, n, k, int(ratio * n))
+            if self.config.tasks == "fresh":
+                secret, clauses = renumbered(secret, clauses, Random(f"sat numbers {task_id}"))
             if split_of(canonical(clauses)) == split:
                 break
         else:
             raise Refusal(f"no formula of n={n}, k={k}, ratio={ratio:g} is in split {split}: there are too few")
         self.task_id, self.secret, self.clauses = task_id, secret, clauses
         self.running = True
+        first, second = [*secret, n + 1][:2]
+        said = {"first": first, "second": second, "last": max(secret)}
         if self.config.prompt == "short":
-            content = SHORT.format(n=n, formula="\n".join(" ".join(map(str, clause)) for clause in clauses))
+            content = SHORT.format(**said, formula="\n".join(" ".join(map(str, clause)) for clause in clauses))
         else:
+            every = ", ".join(f"x{variable}" for variable in secret) if self.config.tasks == "fresh" else f"x1..x{n}"
             symbols = " ∧ ".join(map(_symbols, clauses))
-            content = prompt_file.filled(self.config.prompt, NATIVE, n=n, k=k, formula=symbols)
+            said |= {"variables": every, "n": n, "k": k, "formula": symbols}
+            content = prompt_file.filled(self.config.prompt, NATIVE, **said)
         return [{"role": "user", "content": content}]
 
     def step(self, action_text: str) -> Step:
@@ -150,6 +162,14 @@ def formula(task_id: int, n: int, k: int, m: int) -> tuple[dict[int, bool], list
         signs = [secret[sure] if variable == sure else rng.choice((True, False)) for variable in variables]
         clauses.append([variable if sign else -variable for variable, sign in zip(variables, signs, strict=True)])
     return secret, clauses
+
+
+def renumbered(secret: dict[int, bool], clauses: list[list[int]], rng: Random) -> tuple[dict, list[list[int]]]:
+    """Return the assignment and the clauses with other numbers for the variables, in the same order."""
+    n = len(secret)
+    numbers = sorted(rng.sample(range(1, max(15 - n, n + 1) + 1), n))  # few variables make few formulas: a wider range
+    signed = [[numbers[abs(literal) - 1] * (1 if literal > 0 else -1) for literal in clause] for clause in clauses]
+    return dict(zip(numbers, secret.values(), strict=True)), signed
 
 
 def canonical(clauses: list[list[int]]) -> str:

@@ -51,6 +51,8 @@ Prompts.  native: instructions, an "OK.", and the room, the task and the possibl
           `Thought:\\n...\\n\\nAction:\\n...`; the action is everything after the last `Action:`, or empty without one.
           short: one message, an instruction line, the room and the task; the action is the reply's first line.
 
+Tasks.    panel: the goals of the tables. fresh: such rooms, with one of three names for each kind, and drawn numbers.
+
 Reward.   1 when the task is done, else 0. info["shaped"]: 0.2 the first time that each stage of the task is reached,
           1 on completion. The stages: an object of the task is seen; taken; at the tool; clean, hot or cool; at the
           target or the lamp; the target opened. `two` adds placing the first, and every stage for the second.
@@ -73,8 +75,9 @@ from random import Random
 from envs import common
 from envs.alfworld.expert import next_action, turns_needed
 from envs.alfworld.house import House, listed
-from envs.alfworld.rooms import LEVELS, TEMPLATES, TOOLS, Goal, Room, canonical, draw, kind_of, order
+from envs.alfworld.rooms import LEVELS, TEMPLATES, TOOLS, Goal, Room, canonical, draw, kind_of, order, renamed
 from envs.base import Configured, Step
+from envs.common import split_of
 from envs.refusal import Refusal
 
 INSTRUCTIONS = """\
@@ -111,9 +114,11 @@ class Config:
     max_turns: int = 30  # agent turns before the episode is truncated; every task fits in 30
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
     dialect: str = "0.4"  # ALFWorld's grammar: "0.4": move X to R; "0.3": put X in/on R, as AgentGym's server has it
+    tasks: str = "panel"  # "panel": the tables' names; "fresh": other names and numbers for each seed
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
+        common.check_tasks(self.tasks)
         if self.dialect not in DIALECTS:
             raise Refusal(f"dialect must be '0.4' or '0.3', not {self.dialect!r}")
 
@@ -125,8 +130,11 @@ class Env(Configured):
 
     @property
     def task(self) -> str:
-        """The canonical task: the goal alone, so that a held-out goal is never seen in training."""
-        return canonical(self.goal)
+        """The canonical task: the goal alone, so that a held-out goal is never seen in training.
+
+        A fresh task is the goal and the room.
+        """
+        return canonical(self.goal, None if self.config.tasks == "panel" else self.room)
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
@@ -134,11 +142,12 @@ class Env(Configured):
         rng = Random(f"alfworld {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
         while True:
-            goal, room = draw(rng, level, split)
-            if turns_needed(House(goal, room), LEVELS[level].turns) <= LEVELS[level].turns:
+            house = self._drawn(rng, level, split)
+            if turns_needed(house, LEVELS[level].turns) <= LEVELS[level].turns:
                 break
-        self.begin(goal, room)
-        wording = rng.choice(TEMPLATES[self.goal.task]).format(kind=self.goal.kind, target=self.goal.target)
+        self.begin(house.goal, house.room, house.words)
+        kind, target = map(self.house.word, self.goal[1:])
+        wording = rng.choice(TEMPLATES[self.goal.task]).format(kind=kind, target=target)
         around = f"You are in the middle of a room. Looking quickly around you, you see {listed(self.room.spots)}."
         observation = f"{around}\nYour task is to: {wording}."
         if self.config.prompt != "short":
@@ -149,10 +158,20 @@ class Env(Configured):
                 instructions, short = instructions.replace(new, old), short.replace(new, old)
         return common.opening(self.config.prompt, observation, instructions, AGREED, short)
 
-    def begin(self, goal: Goal, room: Room) -> None:
-        """Start an episode with a given goal and room."""
+    def _drawn(self, rng: Random, level: str, split: str) -> House:
+        """Draw a house of a split, which may need more turns than the level has."""
+        if self.config.tasks == "panel":
+            return House(*draw(rng, level, split))
+        goal, room = draw(rng, level)
+        while True:
+            new, words = renamed(room, rng)
+            if split_of(canonical(goal, new)) == split:
+                return House(goal, new, words)
+
+    def begin(self, goal: Goal, room: Room, words: dict[str, str] | None = None) -> None:
+        """Start an episode with a given goal, room and aliases."""
         self.goal, self.room = goal, room
-        self.house = House(goal, room)
+        self.house = House(goal, room, words)
         self.paid: set[tuple] = set()  # stages that have paid their shaped reward
         self.turns = 0
         self.running = True

@@ -7,24 +7,25 @@ from envs.alfworld.rooms import CONTAINS, LAMPS, TOOLS, kind_of
 def next_action(house: House) -> tuple[str, str]:
     """Return an expert's next action and its reason."""
     task, kind, target = house.goal
+    word = house.word(kind)
     held = house.held
     if held and kind_of(held) != kind:
         places = [place for place in house.room.spots if kind_of(held) in CONTAINS[kind_of(place)]]
         place = max(places, key=lambda place: (place in house.near, house.is_open(place)))
-        return _reach(house, place) or (f"move {held} to {place}", f"I need my hands for a {kind}: I put this down.")
+        return _reach(house, place) or (f"move {held} to {place}", f"I need my hands for a {word}: I put this down.")
     if held and task == "look":
         for place in house.room.spots:
             if place in house.seen and (lamps := house.lamps([place])):
-                reason = f"I hold the {kind} at the {target}: I turn it on."
+                reason = f"I hold the {word} at the {house.word(target)}: I turn it on."
                 return _reach(house, place) or (f"use {lamps[0]}", reason)
         return _search(house, target, LAMPS[target])
     if held and not house.ready(held):
         tool = next(place for place in house.room.spots if kind_of(place) == TOOLS[task][0])
-        go = f"go to {tool}", f"I {task} the {kind} at the {kind_of(tool)}."
+        go = f"go to {tool}", f"I {task} the {word} at the {kind_of(tool)}."
         return (f"{task} {held} with {tool}", f"I am at the {kind_of(tool)}.") if tool in house.near else go
     home = house.home()[0] if task != "look" else ""
     if held:
-        return _reach(house, home) or (f"move {held} to {home}", f"This is the place for the {kind}: I put it here.")
+        return _reach(house, home) or (f"move {held} to {home}", f"This is the place for the {word}: I put it here.")
     known = [
         (place, thing)
         for place in house.room.spots
@@ -33,7 +34,7 @@ def next_action(house: House) -> tuple[str, str]:
     ]
     if known:
         place, thing = max(known, key=lambda candidate: candidate[0] in house.near)
-        return _reach(house, place) or (f"take {thing} from {place}", f"There is a {kind}: I take it.")
+        return _reach(house, place) or (f"take {thing} from {place}", f"There is a {word}: I take it.")
     places = [place for place in CONTAINS if kind in CONTAINS[place] and (task, place) != ("place", target)]
     return _search(house, kind, places)
 
@@ -50,7 +51,7 @@ def _search(house: House, kind: str, places) -> tuple[str, str]:
     unseen = [place for place in house.room.spots if place not in house.seen and kind_of(place) in places]
     place = max(unseen, key=lambda place: (place in house.near, house.is_open(place)))
     action, _ = _reach(house, place) or (f"examine {place}", "")
-    return action, f"There may be a {kind} in or on the {place}."
+    return action, f"There may be a {house.word(kind)} in or on the {place}."
 
 
 def turns_needed(house: House, most: int) -> int:

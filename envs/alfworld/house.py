@@ -22,8 +22,9 @@ HELP = """Available commands:
 class House:
     """A room with its objects, the agent in it, and a goal."""
 
-    def __init__(self, goal: Goal, room: Room):
+    def __init__(self, goal: Goal, room: Room, words: dict[str, str] | None = None):
         self.goal, self.room = goal, room
+        self.words = words or {}  # kind -> its alias in this room
         self.inside = {place: list(objects) for place, objects in room.inside.items()}
         self.goes = {f"go to {place}": ("go to", "", place) for place in room.spots}
         self.homes = [place for place in room.spots if kind_of(place) == goal.target]
@@ -71,6 +72,10 @@ class House:
                 if held and kind == tool and kind_of(held) in able:
                     found[f"{verb} {held} with {place}"] = (verb, held, place)
         return found
+
+    def word(self, kind: str) -> str:
+        """Return the word for a kind in this room."""
+        return self.words.get(kind, kind)
 
     def is_open(self, place: str) -> bool:
         """Return whether a receptacle is open, or is of a kind that does not close."""

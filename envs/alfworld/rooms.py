@@ -5,10 +5,11 @@ A name is a kind and a number, "mug 1". Lists sort kinds ascending and numbers d
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from random import Random
 from typing import NamedTuple
 
-from envs.common import split_of
+from envs.common import SPLITS, split_of
 
 _SOFT = "basketball book box cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol"
 _DRESSER = """alarmclock basketball book bowl box candle cd cellphone cloth creditcard cup glassbottle keychain laptop
@@ -64,6 +65,29 @@ OPENABLE = {"cabinet", "drawer", "fridge", "microwave", "safe"}
 SLICEABLE = {"apple", "bread", "egg", "lettuce", "potato", "tomato"}
 KNIVES = {"butterknife", "knife"}
 VESSELS = {"bowl", "box", "cup", "mug", "pan", "plate", "pot"}  # `examine` says that they contain nothing
+_ALIASES = """
+    alarmclock clockradio timepiece, apple pear peach, armchair recliner rocker, baseballbat cricketbat hockeystick,
+    basketball football volleyball, bathtubbasin bathbasin showertray, bed bunk cot, book atlas diary, bowl dish tureen,
+    box carton crate, bread bagel loaf, butterknife tableknife cheeseknife, cabinet cupboard locker, candle taper torch,
+    cart trolley wagon, cd dvd tape, cellphone handset telephone, cloth rag duster, coffeemachine coffeemaker coffeeurn,
+    coffeetable lowtable glasstable, countertop worktop bartop, creditcard bankcard idcard, cup goblet beaker, desk
+    bureau workbench, diningtable kitchentable longtable, dishsponge dishbrush scouringpad, drawer chest trunk, dresser
+    vanity tallboy, egg radish onion, fork skewer spork, garbagecan trashbin wastebasket, glassbottle waterbottle
+    milkbottle, handtowel washcloth facetowel, handtowelholder handtowelring handtowelrail, kettle teapot coffeepot,
+    keychain keyring lanyard, knife cleaver breadknife, ladle scoop dipper, laptop tablet notebook, laundryhamper
+    laundrybasket laundrybag, lettuce cabbage spinach, mug stein tankard, newspaper magazine journal, ottoman footstool
+    pouf, pan wok skillet, papertowel napkin serviette, pen marker crayon, pencil quill stylus, peppershaker peppermill
+    spiceshaker, pillow cushion bolster, plate saucer platter, plunger toiletbrush drainrod, pot saucepan casserole,
+    potato carrot turnip, remotecontrol gamecontroller tvremote, safe strongbox vault, saltshaker saltmill sugarshaker,
+    shelf rack ledge, sidetable endtable nightstand, soapbar soapcake bathsoap, soapbottle gelbottle lotionjar, sofa
+    couch settee, spatula turner whisk, spoon teaspoon scooper, spraybottle mistbottle atomizer, statue figurine bust,
+    stoveburner hotplate gasburner, tennisracket squashracket paddle, tissuebox hankybox wipesbox, toaster toastmaker
+    grill, toilet lavatory latrine, toiletpaper bathtissue toilettissue, toiletpaperhanger toiletpaperhook
+    toiletpaperstand, toiletpaperroll toiletroll bathtissueroll, tomato cucumber pepper, towel bathsheet bathtowel,
+    towelholder towelrail towelrack, tvstand tvtable mediastand, vase urn jug, watch stopwatch bracelet, wateringcan
+    gardencan sprinklercan, winebottle beerbottle juicebottle"""  # each kind, and its other names in fresh rooms
+ALIASES = {line.split()[0]: line.split() for line in _ALIASES.split(",")}
+KINDS = {alias: kind for kind, aliases in ALIASES.items() for alias in aliases}
 LAMPS = {  # lamp -> receptacles that it may stand on; a lamp cannot be taken
     "desklamp": ("desk", "dresser", "shelf", "sidetable"),
     "floorlamp": ("coffeetable", "dresser", "sidetable"),
@@ -79,6 +103,7 @@ TOOLS = {  # verb -> the receptacle needed, the resulting adjective, the objects
     "heat": ("microwave", "hot", "apple bread cup egg mug plate potato tomato"),
 }
 TOOLS = {verb: (tool, adjective, frozenset(kinds.split())) for verb, (tool, adjective, kinds) in TOOLS.items()}
+MOST_NUMBER = 9  # of a name in a fresh room with at most nine of its kind
 TEMPLATES = {
     "place": ("put a {kind} in {target}", "put some {kind} on {target}"),
     "look": ("look at {kind} under the {target}", "examine the {kind} with the {target}"),
@@ -158,10 +183,11 @@ class Room(NamedTuple):
     inside: dict[str, list[str]]  # receptacle -> its objects
 
 
-@cache  # of the few hundred names that rooms have
+@cache  # of the few thousand names that rooms have
 def kind_of(name: str) -> str:
-    """Return the kind in a name."""
-    return name[: name.rindex(" ")]
+    """Return the kind in a name, which may be an alias."""
+    word = name[: name.rindex(" ")]
+    return KINDS.get(word, word)
 
 
 def order(name: str) -> tuple[str, int]:
@@ -209,19 +235,37 @@ def _goals() -> dict[tuple[str, str, str], dict[Goal, list[str]]]:
     return found
 
 
-def canonical(goal: Goal) -> str:
-    """Return the canonical task of a goal."""
-    return f"alfworld:{goal.task} {goal.kind} {goal.target}"
+def canonical(goal: Goal, room: Room | None = None) -> str:
+    """Return the canonical task of a goal, or of a goal in a room."""
+    goal_text = f"alfworld:{goal.task} {goal.kind} {goal.target}"
+    return f"{goal_text}: {room.spots} {room.inside}" if room else goal_text
 
 
 GOALS = _goals()
 
 
-def draw(rng: Random, level: str, split: str) -> tuple[Goal, Room]:
-    """Draw a goal of a split, task types uniformly, and a furnished room in which it can be reached."""
-    goals = GOALS[level, split, rng.choice(LEVELS[level].tasks)]
+def draw(rng: Random, level: str, split: str = "") -> tuple[Goal, Room]:
+    """Draw a goal of a split (of any for ""), task types uniformly, and a furnished room in which it can be reached."""
+    task = rng.choice(LEVELS[level].tasks)
+    groups = [GOALS[level, each, task] for each in ([split] if split else SPLITS)]
+    goals = groups[0] if split else {goal: rooms for group in groups for goal, rooms in group.items()}
     goal = rng.choice(list(goals))
     return goal, furnish(rng, goal, rng.choice(goals[goal]), LEVELS[level])
+
+
+def renamed(room: Room, rng: Random) -> tuple[Room, dict[str, str]]:
+    """Return a room with an alias for each kind, and other numbers, and {kind: alias}."""
+    words = {kind: rng.choice(aliases) for kind, aliases in ALIASES.items()}
+    members: dict[str, list[str]] = {}
+    for name in [*room.spots, *chain(*room.inside.values())]:
+        members.setdefault(kind_of(name), []).append(name)
+    new = {}
+    for kind, olds in members.items():
+        numbers = rng.sample(range(1, max(MOST_NUMBER, len(olds)) + 1), len(olds))
+        new |= {old: f"{words.get(kind, kind)} {number}" for old, number in zip(olds, numbers, strict=True)}
+    places = sorted(room.spots, key=lambda place: order(new[place]))
+    inside = {new[place]: sorted((new[thing] for thing in room.inside[place]), key=order) for place in places}
+    return Room({new[place]: room.spots[place] for place in places}, inside), words
 
 
 def furnish(rng: Random, goal: Goal, room: str, level: Level) -> Room:

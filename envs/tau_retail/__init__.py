@@ -43,6 +43,8 @@ Prompts.  native: a system message with the rules, the tools as JSON schemas and
           a tool and its arguments, separated by spaces, the last one taking the rest; or all separated by `;`. Items
           of a list are separated by commas. `respond TEXT`, or a line without a tool's name, goes to the customer.
 
+Tasks.    panel: the customers of one shop. fresh: each seed draws a small shop, with other customers, orders and ids.
+
 Reward.   At the end: 1 if every record of the database equals the one after the task's own calls, and the agent has
           written every output of the task to the customer (ignoring case and commas; a number by its value); else 0.
           Outputs do not count once it has written more than ten numbers that it has not read, from a tool or customer.
@@ -85,7 +87,7 @@ from envs.tau_retail.database import Database
 from envs.tau_retail.expert import next_action
 from envs.tau_retail.original import load_tasks
 from envs.tau_retail.policy import NATIVE, SHORT, SHORTEST
-from envs.tau_retail.shop import load_shop, make_shop
+from envs.tau_retail.shop import fresh_shop, load_shop, make_shop
 from envs.tau_retail.tasks import Task, draw_task
 from envs.tau_retail.tools import CHANGING, PARAMETERS, call, failed, key, whole
 
@@ -103,9 +105,11 @@ class Config:
     user: str = "rules"  # the customer: "rules", a script; "model", the base model
     data: str = ""  # a folder with the original's users, products, orders and tasks.json; empty: the generated shop
     splits: str = "hash"  # of data: "hash" of the task; "own": tasks_train, tasks_dev, tasks_test.json, or all tasks
+    tasks: str = "panel"  # "panel": customers of one generated shop; "fresh": a shop for each seed
 
     def __post_init__(self):
         common.check_options(self, "123")
+        common.check_tasks(self.tasks, self.data)
         if self.user not in ("rules", "model"):
             raise Refusal(f"user must be 'rules' or 'model', not {self.user!r}")
         check_splits(self, "tasks_{}")
@@ -120,7 +124,7 @@ class Env(OwnSplits):
 
     @property
     def task(self) -> str:
-        """The canonical task: the customer, or a row of the file."""
+        """The canonical task: the customer (of a fresh shop, with all wishes), or a row of the file."""
         return self.errand.name
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
@@ -131,8 +135,10 @@ class Env(OwnSplits):
             shop, own = load_shop(self.config.data), self.config.splits == "own"
             self.errand = self.own_task(seed, split) if own else rng.choice(self.own_tasks(split))
         else:
-            self.errand = draw_task(rng.choice(self.config.difficulty.split(",")), split, rng)
-            shop = make_shop(self.errand.easy)
+            level = rng.choice(self.config.difficulty.split(","))
+            fresh = fresh_shop(level == "1", f"{split} {seed}") if self.config.tasks == "fresh" else None
+            self.errand = draw_task(level, split, rng, fresh)
+            shop = fresh or make_shop(self.errand.easy)
         self.db = Database(shop)
         self.truth = self.errand.truth(shop).fingerprint()
         self.customer = Customer(self.errand, shop)

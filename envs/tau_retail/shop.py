@@ -16,6 +16,7 @@ from envs.tau_retail.goods import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, STR
 
 SIZE = (500, 1000)  # customers, orders
 SHORT_SIZE = (400, 700)  # there are 900 order numbers of three digits
+FRESH_SIZE = (24, 48)
 MOST_ORDERS = 4  # per customer
 STATUSES = {"pending": 423, "delivered": 373, "processed": 102, "cancelled": 102}  # shares as in the original
 REASONS = ("no longer needed", "ordered by mistake")
@@ -34,13 +35,14 @@ class Shop:
     products: dict[str, dict]
     orders: dict[str, dict]
     users: dict[str, dict]
+    fresh: bool = False  # whether it is one seed's own
 
 
 class _Ids:
-    """Draw unique ids with a fixed number of digits."""
+    """Draw unique ids with a fixed number of digits; `order` is the number of digits of a short order's."""
 
-    def __init__(self, rng: Random, short: bool):
-        self.rng, self.short, self.taken = rng, short, set()
+    def __init__(self, rng: Random, short: bool, order: int):
+        self.rng, self.short, self.order, self.taken = rng, short, order, set()
 
     def new(self, prefix: str, digits: int, short: int) -> str:
         count = short if self.short else digits
@@ -53,9 +55,19 @@ class _Ids:
 @lru_cache(maxsize=2)
 def make_shop(short: bool = False) -> Shop:
     """Return the generated shop. A `short` one has ids of few digits, for models that copy badly."""
-    rng = Random(f"tau_retail shop {short}")
-    customers, count = SHORT_SIZE if short else SIZE
-    ids = _Ids(rng, short)
+    return _drawn(f"tau_retail shop {short}", short, *(SHORT_SIZE if short else SIZE))
+
+
+@lru_cache(maxsize=16)  # the episodes of a group have one seed
+def fresh_shop(short: bool, seed: str) -> Shop:
+    """Return a seed's own small shop, with other customers, orders, prices and ids."""
+    return _drawn(f"tau_retail shop {short} {seed}", short, *FRESH_SIZE, fresh=True)
+
+
+def _drawn(source: str, short: bool, customers: int, count: int, fresh: bool = False) -> Shop:
+    """Draw a shop with this many customers and orders; `source` seeds it."""
+    rng = Random(source)
+    ids = _Ids(rng, short, 4 if fresh else 3)  # nine hundred numbers would be too few for many tasks
     products = {}
     for line in PRODUCTS.strip().splitlines():
         product = _product(line, rng, ids)
@@ -71,7 +83,7 @@ def make_shop(short: bool = False) -> Shop:
         order = _order(owner, users[owner], stock, rng, ids)
         orders[order["order_id"]] = order
         users[owner]["orders"].append(order["order_id"])
-    return Shop(products, orders, users)
+    return Shop(products, orders, users, fresh)
 
 
 @lru_cache(maxsize=2)
@@ -181,7 +193,7 @@ def _order(owner: str, user: dict, stock: list[dict], rng: Random, ids: _Ids) ->
     amount, method = round(sum(item["price"] for item in items), 2), rng.choice(list(user["payment_methods"]))
     kinds = ("payment", "refund") if status == "cancelled" else ("payment",)
     order = {
-        "order_id": ids.new("#W", 7, 3),
+        "order_id": ids.new("#W", 7, ids.order),
         "user_id": owner,
         "address": dict(user["address"]),
         "items": items,

@@ -10,7 +10,7 @@ from envs.tau_retail.database import Database
 from envs.tau_retail.shop import REASONS, Shop, make_shop
 from envs.tau_retail.tools import call, failed
 from envs.tau_retail.wish import Draw, Wish
-from envs.tau_retail.wishes import ASKING, FORBIDDEN, OUT_OF_SCOPE, WRITING, out_of_scope
+from envs.tau_retail.wishes import ASKING, FORBIDDEN, WRITING, out_of_scope
 
 MOODS = ("plain", "brisk", "friendly", "annoyed", "unsure", "talkative")  # moods at level 3; see customer.MOODS
 TRIES = 2000  # draws before a plan counts as impossible
@@ -62,9 +62,18 @@ def customers(short: bool) -> dict[str, list[str]]:
     return names
 
 
-def draw_task(level: str, split: str, rng: Random) -> Task:
-    """Draw a task of a level."""
-    shop, users = make_shop(level == "1"), customers(level == "1")[split]
+def canonical_fresh(user_id: str, wishes: list[Wish]) -> str:
+    """Return the canonical task in a fresh shop: the customer, and what each wish needs or else says."""
+    ends = [end for wish in wishes for end in (wish, wish.change) if end]
+    return (
+        f"{canonical(user_id)}: {[(end.calls, end.outputs) if end.calls or end.outputs else end.says for end in ends]}"
+    )
+
+
+def draw_task(level: str, split: str, rng: Random, fresh: Shop | None = None) -> Task:
+    """Draw a task of a level in the generated shop, or in a fresh one."""
+    shop = fresh or make_shop(level == "1")
+    users = list(fresh.users) if fresh else customers(level == "1")[split]
     for attempt in range(TRIES):
         if attempt % 50 == 0:  # perhaps no customer has all the orders that the last plan needs
             drawn = _easy_plan(rng) if level == "1" else _plan(level, rng)
@@ -75,7 +84,11 @@ def draw_task(level: str, split: str, rng: Random) -> Task:
             continue
         hard = level == "3"
         mood = rng.choice(MOODS) if hard else "plain"
-        task = Task(canonical(user_id), user_id, tuple(wishes), mood, not hard or rng.random() < 0.5, level == "1")
+        hidden = level == "1"  # an agent that need not look the customer up does not see who it is
+        name = canonical_fresh("" if hidden else user_id, wishes) if fresh else canonical(user_id)
+        if fresh and split_of(name) != split:
+            continue
+        task = Task(name, user_id, tuple(wishes), mood, not hard or rng.random() < 0.5, level == "1")
         try:
             task.truth(shop)
         except ValueError:  # two wishes that exclude each other, such as on one gift card
@@ -156,5 +169,5 @@ def _swap_now(d: Draw) -> Wish | None:
 
 
 def _transfer_now(d: Draw) -> Wish:
-    arguments = {"summary": d.rng.choice(OUT_OF_SCOPE)}
+    arguments = {"summary": d.topic()}
     return _said(d, "out_of_scope", "transfer_to_human_agents", arguments, "It is about a {summary}.", "A {summary}.")

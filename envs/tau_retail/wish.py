@@ -6,6 +6,11 @@ from random import Random
 from envs.tau_retail.shop import Shop
 from envs.tau_retail.tools import CHANGING
 
+OUT_OF_SCOPE = (
+    *("claim for a broken parcel", "matching a lower price", "repair under warranty", "copy of an old invoice"),
+    *("discount code that fails", "change of email address", "bulk order for an office", "complaint about a courier"),
+)
+
 
 @dataclass(frozen=True)
 class Wish:
@@ -85,6 +90,10 @@ class Draw:
         """Draw a payment method of the customer that covers an amount; None if there is none."""
         able = [name for name, m in self.methods.items() if m.get("balance", least) >= least and name != but]
         return self.rng.choice(able) if able else None
+
+    def topic(self) -> str:
+        """Draw a matter that is not the agent's; in a fresh shop it has a number."""
+        return self.rng.choice(OUT_OF_SCOPE) + (f", case {self.rng.randint(1000, 9999)}" if self.shop.fresh else "")
 
     def named(self, method: str) -> str:
         """Return the customer's words for a payment method."""

@@ -13,11 +13,6 @@ from envs.tau_retail.shop import REASONS, new_address
 from envs.tau_retail.tools import ADDRESS, call
 from envs.tau_retail.wish import Draw, Wish
 
-OUT_OF_SCOPE = (
-    *("claim for a broken parcel", "matching a lower price", "repair under warranty", "copy of an old invoice"),
-    *("discount code that fails", "change of email address", "bulk order for an office", "complaint about a courier"),
-)
-
 
 def _swap(item: dict, variant: dict, whole: bool = False) -> str:
     """Describe a variant by the options in which it differs from an item; with `whole`, by all of its options."""
@@ -318,7 +313,7 @@ def of_a_friend(d: Draw) -> Wish | None:
 
 
 def out_of_scope(d: Draw) -> Wish:
-    topic = d.rng.choice(OUT_OF_SCOPE)
+    topic = d.topic()
     calls = (("transfer_to_human_agents", {"summary": topic}),)
     return Wish("out_of_scope", f"I need help with something else, namely {topic}.", calls=calls)
 

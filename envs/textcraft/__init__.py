@@ -29,6 +29,9 @@ Prompts.  native: instructions, an "OK.", the observation. A reply is `Thought:\
 Reward.   1 when the goal is crafted, else 0. info["shaped"]: 0.15 the first time that an item of the goal's tree is got
           or crafted (alternatives for the same ingredient pay once), 1 on completion.
 
+Tasks.    panel: the goals of our one recipe book. fresh: a book for each seed, with the trees and distractors of the
+          panel's, and words and counts drawn anew; only the shown recipes and their base items exist.
+
 Ending.   Terminated when the goal is crafted; truncated, outcome "timeout", after `max_turns` replies of any kind.
 
 From ADaPT's TextCraft and AgentGym's server for it (both MIT), with these differences:
@@ -45,8 +48,8 @@ from random import Random
 
 from envs import common
 from envs.base import Configured, Step
-from envs.common import split_of
-from envs.textcraft.crafting import BASE, BOOK, TAGS, USES, depth, next_action, tree
+from envs.common import SPLITS, split_of
+from envs.textcraft.crafting import BOOK, PANEL, Recipe, depth, next_action, redrawn, shown, tree
 
 GOALS: dict[tuple[str, int], list[str]] = {}  # (split, depth) -> goals
 for _item in BOOK:
@@ -77,9 +80,11 @@ class Config:
     distractors: int = 10  # most distractor recipes shown; each shares an ingredient with the goal's tree
     max_turns: int = 20  # agent turns before the episode is truncated
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
+    tasks: str = "panel"  # "panel": goals of one recipe book; "fresh": a recipe book for each seed
 
     def __post_init__(self):
         common.check_options(self, "1234")
+        common.check_tasks(self.tasks)
         common.check_count("distractors", self.distractors, 0)
 
 
@@ -94,20 +99,23 @@ class Env(Configured):
 
     @property
     def task(self) -> str:
-        """The canonical task: the goal alone, so that a held-out goal is never seen in training."""
-        return f"textcraft:{self.goal}"
+        """The canonical task: the goal alone, so that a held-out goal is never seen in training.
+
+        A fresh task is the goal and the recipes of its tree.
+        """
+        needed = [item for item in sorted(self.roles) if item in self.book.recipes] if self.book is not PANEL else []
+        return ": ".join([f"textcraft:{self.goal}", *(str(self.book.recipes[item]) for item in needed)])
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
         common.check_split(split)
         rng = Random(f"textcraft {split} {seed}")
-        self.goal = rng.choice(GOALS[split, int(rng.choice(self.config.difficulty.split(",")))])
-        self.roles = tree(self.goal, rng)
+        commands = "\n".join(map(str, self._draw(rng, split)))
         self.inventory: dict[str, int] = {}
         self.paid: set[str] = set()
         self.turns = 0
         self.running = True
-        observation = f"Crafting commands:\n{self._commands(rng)}\n\nGoal: craft {self.goal}."
+        observation = f"Crafting commands:\n{commands}\n\nGoal: craft {self.goal}."
         return common.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
 
     def step(self, action_text: str) -> Step:
@@ -129,17 +137,23 @@ class Env(Configured):
     def oracle(self) -> str:
         """Return an expert's reply in the current state."""
         common.check_running(self.running)
-        action, reason = next_action(self.goal, self.inventory, self.roles)
+        action, reason = next_action(self.book, self.goal, self.inventory, self.roles)
         return common.as_reply(self.config.prompt, reason, action)
 
-    def _commands(self, rng: Random) -> str:
-        """Return the recipes of the tree and the distractors, shuffled, one per line."""
-        needed = [BOOK[name] for name in self.roles if name in BOOK]
-        related = {str(use): use for recipe in needed for part, _ in recipe.ingredients for use in USES[part]}
-        others = [use for use in related.values() if use.item not in self.roles]
-        shown = needed + rng.sample(others, min(len(others), self.config.distractors))
-        rng.shuffle(shown)
-        return "\n".join(map(str, shown))
+    def _draw(self, rng: Random, split: str) -> list[Recipe]:
+        """Draw the goal, its tree and the book. Return the recipes to show."""
+        level, fresh = int(rng.choice(self.config.difficulty.split(","))), self.config.tasks == "fresh"
+        goals = [goal for part in (SPLITS if fresh else [split]) for goal in GOALS[part, level]]
+        goal = rng.choice(goals)
+        roles = tree(goal, rng)
+        recipes = shown(roles, self.config.distractors, rng)
+        self.book, self.goal, self.roles = PANEL, goal, roles
+        while fresh:
+            self.book, rename = redrawn(recipes, rng)
+            self.goal, self.roles = rename(goal), {rename(item): role for item, role in roles.items()}
+            if split_of(self.task) == split:
+                return list(self.book.recipes.values())
+        return recipes
 
     def _progress(self, item: str | None) -> float:
         """Return the shaped reward of an item. Each role in the tree pays once, whichever item fills it."""
@@ -172,7 +186,7 @@ class Env(Configured):
     def _get(self, count: int, text: str) -> tuple[str, str | None]:
         """Execute `get`. Return the observation and the item; None if the count is 0."""
         item = text.replace("_", " ")
-        if item not in BASE:
+        if item not in self.book.base:
             raise ActionFailed(f"Could not find {text}")
         self.inventory[item] = self.inventory.get(item, 0) + count
         return f"Got {count} {text}", item if count else None
@@ -186,11 +200,11 @@ class Env(Configured):
             if part is None:
                 raise ActionFailed(f"Wrong item format: {text.strip()}")
             parts.append(part)
-        tag, item_id = (_id(item), None) if item in TAGS else (None, _id(item))
+        tag, item_id = (_id(item), None) if item in self.book.tags else (None, _id(item))
         if any(name not in self.inventory or self.inventory[name] < n for name, n in parts):
             raise ActionFailed(f"Could not find enough items to craft {item_id}")
-        recipe = BOOK.get(item)
-        if recipe is None or not _matches(recipe.ingredients, parts):
+        recipe = self.book.recipes.get(item)
+        if recipe is None or not self._matches(recipe.ingredients, parts):
             wanted = f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={item_id!r}), count={count})"
             raise ActionFailed(f"Could not find a valid recipe for {wanted}")
         for name, n in parts:
@@ -199,6 +213,16 @@ class Env(Configured):
                 del self.inventory[name]
         self.inventory[item] = self.inventory.get(item, 0) + recipe.count
         return f"Crafted {recipe.count} {_id(item)}", item
+
+    def _matches(self, ingredients: tuple[tuple[str, int], ...], parts: list[tuple[str, int]]) -> bool:
+        """Return whether the parts are exactly the ingredients in any order. An item may replace its tag."""
+        left = list(parts)
+        for wanted, count in ingredients:
+            part = next((p for p in left if p[0] == wanted or p[0] in self.book.tags.get(wanted, ())), None)
+            if part is None or part[1] != count:
+                return False
+            left.remove(part)
+        return not left
 
 
 def plain_action(action: str) -> str:
@@ -216,14 +240,3 @@ def _counted(text: str) -> tuple[str, int] | None:
 def _id(item: str) -> str:
     """Return an item's id in Minecraft's form."""
     return "minecraft:" + item.replace(" ", "_")
-
-
-def _matches(ingredients: tuple[tuple[str, int], ...], parts: list[tuple[str, int]]) -> bool:
-    """Return whether the parts are exactly the ingredients in any order. An item may replace its tag."""
-    left = list(parts)
-    for wanted, count in ingredients:
-        part = next((p for p in left if p[0] == wanted or p[0] in TAGS.get(wanted, ())), None)
-        if part is None or part[1] != count:
-            return False
-        left.remove(part)
-    return not left

@@ -1,15 +1,21 @@
-"""TextCraft's recipe book: 471 craftable items from five families of ten materials and a table of forms.
+"""TextCraft's recipes: a book of 471 craftable items from five families of ten materials and a table of forms.
 
 An item is a material and a form ("birch stairs"). A form has the same recipe for every material of its family, so a
 held-out goal consists of parts seen in training: `birch` and `stairs`. The name of a form alone ("planks") is a tag:
 any material will do. An item that no recipe makes is a base item, which `get` provides.
+
+tasks=fresh makes a small book for each task (`redrawn`): the recipes that the panel would show, with words and counts
+drawn anew, so that they must be read.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
 from random import Random
+
+from envs import names
 
 WOODS = "oak birch spruce pine cedar maple willow elm ash teak"
 METALS = "iron copper tin zinc silver gold lead nickel cobalt bronze"
@@ -74,6 +80,7 @@ FORMS = {
     "": "4 stick: 2 planks",
 }
 TAG_FORMS = {"planks": WOODS, "glass": COLOURS}
+MOST_MADE, MOST_TAKEN = 4, 6  # of a fresh recipe: products, and pieces of a base item
 TAG_SHOWN = 2  # members shown for a tag if the rest of the tree contains none
 
 
@@ -99,6 +106,13 @@ def _read(line: str) -> Recipe:
     return Recipe(item, count, tuple(map(_counted, ingredients)))
 
 
+@dataclass(frozen=True)
+class Book:
+    recipes: dict[str, Recipe]  # by product
+    tags: dict[str, list[str]]  # tag -> its members
+    base: set[str]  # items that `get` provides
+
+
 BOOK = {
     recipe.item: recipe
     for materials, forms in FORMS.items()
@@ -107,10 +121,13 @@ BOOK = {
 }
 TAGS = {form: [f"{material} {form}" for material in materials.split()] for form, materials in TAG_FORMS.items()}
 BASE = {name for recipe in BOOK.values() for name, _ in recipe.ingredients if name not in BOOK and name not in TAGS}
+PANEL = Book(BOOK, TAGS, BASE)
 USES: dict[str, list[Recipe]] = {}  # ingredient -> recipes that use it
 for _recipe in BOOK.values():
     for _name, _ in _recipe.ingredients:
         USES.setdefault(_name, []).append(_recipe)
+KIND = {material: materials.split()[0] for materials in FORMS for material in materials.split()}
+WORDS = list(dict.fromkeys(word for name in [*BOOK, *TAGS, *sorted(BASE)] for word in name.split() if word not in KIND))
 
 
 @cache
@@ -139,13 +156,57 @@ def tree(goal: str, rng: Random) -> dict[str, str]:
     return roles
 
 
-def next_action(goal: str, inventory: dict[str, int], known: dict[str, str]) -> tuple[str, str]:
+def shown(roles: dict[str, str], distractors: int, rng: Random) -> list[Recipe]:
+    """Return the recipes of a tree and at most `distractors` that share an ingredient with one of them, shuffled."""
+    needed = [BOOK[name] for name in roles if name in BOOK]
+    related = {str(use): use for recipe in needed for part, _ in recipe.ingredients for use in USES[part]}
+    others = [use for use in related.values() if use.item not in roles]
+    recipes = needed + rng.sample(others, min(len(others), distractors))
+    rng.shuffle(recipes)
+    return recipes
+
+
+def redrawn(recipes: list[Recipe], rng: Random) -> tuple[Book, Callable[[str], str]]:
+    """Return a book of these recipes with new words and counts, and the function that renames an item.
+
+    A form has the same recipe for every material of its family, as in the panel. The counts of an ingredient and of
+    what one crafting makes of it change together, so that one use of it takes as many craftings as before.
+    """
+    new = dict(zip(KIND, rng.sample(names.MATERIALS, len(KIND)), strict=True))
+    new |= zip(WORDS, rng.sample(names.THINGS, len(WORDS)), strict=True)
+    rename = lambda name: " ".join(new[word] for word in name.split())  # noqa: E731
+    kind = lambda name: " ".join(KIND.get(word, word) for word in name.split())  # noqa: E731
+    makes: dict[str, int] = {}  # kind of item -> count that one crafting makes
+    takes: dict[tuple[str, str], int] = {}  # (kind of item, kind of ingredient) -> count
+
+    def made(name: str) -> int:
+        return makes.setdefault(kind(name), rng.randint(1, MOST_MADE))
+
+    def taken(item: str, name: str, count: int) -> int:
+        recipe = BOOK.get(TAGS.get(name, [name])[0])
+        low, high = 1, MOST_TAKEN
+        if recipe:
+            craftings, each = ceil(count / recipe.count), made(recipe.item)
+            low, high = (craftings - 1) * each + 1, craftings * each
+        return takes.setdefault((kind(item), kind(name)), rng.randint(low, high))
+
+    book = {}
+    for recipe in recipes:
+        parts = tuple((rename(name), taken(recipe.item, name, count)) for name, count in recipe.ingredients)
+        item = rename(recipe.item)
+        book[item] = Recipe(item, made(recipe.item), parts)
+    tags = {rename(tag): [rename(name) for name in members] for tag, members in TAGS.items()}
+    base = {rename(name) for recipe in recipes for name, _ in recipe.ingredients if name in BASE}
+    return Book(book, tags, base), rename
+
+
+def next_action(book: Book, goal: str, inventory: dict[str, int], known: dict[str, str]) -> tuple[str, str]:
     """Return an expert's next action and its reason: make missing items depth first, tags from `known` items."""
     stock = Counter(inventory)
 
     def pick(name: str, count: int) -> str:
         """Return the member of a tag to use, preferably one in stock or known; return any other item unchanged."""
-        members = TAGS.get(name, [name])
+        members = book.tags.get(name, [name])
         return max(members, key=lambda member: (stock[member] >= count, member in known, stock[member]))
 
     def want(name: str, count: int, purpose: str) -> tuple[str, str] | None:
@@ -154,9 +215,9 @@ def next_action(goal: str, inventory: dict[str, int], known: dict[str, str]) -> 
         if missing <= 0:
             stock[name] -= count
             return None
-        if name not in BOOK:
+        if name not in book.recipes:
             return f"get {missing} {name}", f"{purpose} takes {name}, which no recipe makes: I get {missing}."
-        recipe, parts = BOOK[name], []
+        recipe, parts = book.recipes[name], []
         for part, n in recipe.ingredients:
             total = n * ceil(missing / recipe.count)
             part = pick(part, total)

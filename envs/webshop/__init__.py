@@ -28,6 +28,9 @@ Prompts.  native: instructions, an "Ok.", the page. A reply is `Thought:\\n...\\
           everything after the last `Action:`; without one, the whole reply if it contains `search[` or `click[`.
           short: one message, an instruction line and the page; the action is the reply's first line.
 
+Tasks.    panel: the products of one catalogue. fresh: each seed draws its own goods, with other brands, codes, prices,
+          options and pairs of attributes; at level 3, those of the wanted product's shelf.
+
 Reward.   At Buy Now: type x (attributes found + options right + price kept) / (attributes + options + 1).
           attributes: one of the product's attributes is similar (text_ratio above 85), or its name, features or
                       description contain it
@@ -59,7 +62,8 @@ from random import Random
 
 from envs import common
 from envs.base import Configured, Step
-from envs.webshop.goods import Goal, Product, canonical, catalogue, make_goal
+from envs.webshop import fresh
+from envs.webshop.goods import LEVELS, SMALL_SHOP, Catalogue, Goal, Product, canonical, catalogue, make_goal
 
 INSTRUCTIONS = """\
 You are shopping on a website. An instruction says what to buy. Each turn you see the page that you are on, its parts \
@@ -77,8 +81,6 @@ Action:
 the action"""
 AGREED = "Ok."
 SHORT = "Reply search[words] or click[button]. End with click[Buy Now]."
-LEVELS = {"1": (1, 1), "2": (2, 2), "3": (2, 3)}  # difficulty -> least and most attributes of a goal
-SMALL_SHOP = 8  # products in the shop of difficulty 1
 PER_PAGE = 10  # results per page
 MAX_QUERY = 400  # characters read of a search
 FOUND, OPENED = 0.1, 0.3  # shaped rewards, each paid once
@@ -98,9 +100,11 @@ class Config:
     difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     max_turns: int = 10  # agent turns before the episode is truncated
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
+    tasks: str = "panel"  # "panel": goals of one catalogue; "fresh": other goods for each seed
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
+        common.check_tasks(self.tasks)
 
 
 class Env(Configured):
@@ -110,17 +114,24 @@ class Env(Configured):
 
     @property
     def task(self) -> str:
-        """The canonical task: the product alone, so that a held-out product is never wanted in training."""
-        return canonical(self.goal.product)
+        """The canonical task: the product alone, so that a held-out product is never wanted in training.
+
+        A fresh task is the instruction and the product.
+        """
+        return canonical(self.goal.product) if self.config.tasks == "panel" else fresh.canonical(self.goal)
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
         common.check_split(split)
         rng = Random(f"webshop {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
-        product = rng.choice(catalogue().goals[split, int(level)])
-        self.goal = make_goal(product, rng.randint(*LEVELS[level]), rng)
-        self.shop = _shop(product, level, rng)
+        self.goods: Catalogue | None = None  # a fresh task's own
+        if self.config.tasks == "panel":
+            product = rng.choice(catalogue().goals[split, int(level)])
+            self.goal = make_goal(product, rng.randint(*LEVELS[level]), rng)
+            self.shop = _shop(product, level, rng)
+        else:
+            self.goal, self.goods, self.shop = fresh.draw(level, split, seed, rng)
         self.paid: set[float] = set()
         self.turns = 0
         self.running = True
@@ -216,7 +227,7 @@ class Env(Configured):
         """Show the first page of results."""
         self._start()
         self.page, self.number, self.query = "results", 1, query
-        self.hits = catalogue().search(query, self.shop)
+        self.hits = (self.goods or catalogue()).search(query, self.shop)
 
     def _click(self, button: str) -> None:
         """Click a button of the page."""

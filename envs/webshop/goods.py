@@ -6,12 +6,13 @@ type have the same attributes before it, and no two products the same name. The 
 on first use.
 """
 
+import itertools
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from heapq import nsmallest
-from itertools import combinations
 from math import log
 from random import Random
 from string import ascii_uppercase, digits
@@ -157,6 +158,9 @@ ginger root, vitamin c, cane sugar, oat base, green leaf, maple syrup
 early mornings, iced drinks, cold evenings, office kitchens
 flavor: lemon, peach, mint, vanilla, original, raspberry; {SOLD}
 """
+LEVELS = {"1": (1, 1), "2": (2, 2), "3": (2, 3)}  # difficulty -> least and most attributes of a goal
+SMALL_SHOP = 8  # products in the shop of difficulty 1
+PARAGRAPHS = SHELVES.strip().split("\n\n")
 MAKES = 10  # products per type
 HITS = 50  # most products that a search returns
 K1, B = 0.9, 0.4  # BM25 parameters of the original's index
@@ -217,11 +221,15 @@ class Goal:
 
 
 class Catalogue:
-    """The products, their index, and the possible goals of each split and level."""
+    """The products, their index, and the possible goals of each split and level.
 
-    def __init__(self, products: list[Product]):
+    Another catalogue `like` this one gives the mean length and the idf, so that the scores of both can be compared.
+    """
+
+    def __init__(self, products: list[Product], like: "Catalogue | None" = None):
         self.products = {product.asin: product for product in products}
-        self.postings = _index(products)
+        self.like = like
+        self._index(products)
         self.describing = {word for product in products for text in product.before for word in text.split()}
         self.by_shelf: dict[tuple[str, str], list[Product]] = {}
         self.goals: dict[tuple[str, int], list[Product]] = {(s, level): [] for s in SPLITS for level in (1, 2, 3)}
@@ -232,15 +240,32 @@ class Catalogue:
             if len(product.options) < 2:
                 self.goals[split, 1 + len(product.options)].append(product)
 
+    def _index(self, products: list[Product]) -> None:
+        """Set `postings`, {term: {asin: the term's part of the product's score}}, by BM25 with Lucene's idf."""
+        counts = {product.asin: Counter(terms(_indexed(product))) for product in products}
+        self.mean = self.like.mean if self.like else sum(map(Counter.total, counts.values())) / len(counts)
+        self.postings: dict[str, dict[str, float]] = {}
+        for asin, count in counts.items():
+            norm = K1 * (1 - B + B * count.total() / self.mean)
+            for term, tf in count.items():
+                self.postings.setdefault(term, {})[asin] = tf / (tf + norm)
+        whole = self.like or self
+        for term, found in self.postings.items():
+            having = len(whole.postings.get(term, found))
+            idf = log(1 + (len(whole.products) - having + 0.5) / (having + 0.5))
+            for asin in found:
+                found[asin] *= idf
+
     def search(self, query: str, shop: list[Product] | None = None) -> list[Product]:
         """Return at most HITS products with a word of the query, best first; only the products of `shop` if given."""
         scores: dict[str, float] = {}
-        members = self.products if shop is None else {product.asin for product in shop}
+        members = self.products if shop is None else {product.asin: product for product in shop}
+        indexes = [self.postings, *([self.like.postings] if self.like else [])]
         for term, count in Counter(terms(query)).items():
-            for asin, weight in self.postings.get(term, {}).items():
+            for asin, weight in itertools.chain.from_iterable(index.get(term, {}).items() for index in indexes):
                 if asin in members:
                     scores[asin] = scores.get(asin, 0.0) + count * weight
-        return [self.products[asin] for asin in nsmallest(HITS, scores, key=lambda asin: (-scores[asin], asin))]
+        return [members[asin] for asin in nsmallest(HITS, scores, key=lambda asin: (-scores[asin], asin))]
 
     def nouns(self, name: str) -> list[str]:
         """Return the nouns of a name: its words except those of attributes and stop words."""
@@ -251,11 +276,9 @@ class Catalogue:
 @cache
 def catalogue() -> Catalogue:
     """Return the catalogue of all shelves, made once."""
-    rng = Random("webshop catalogue")
-    products: list[Product] = []
-    for paragraph in SHELVES.strip().split("\n\n"):
-        products += _stocked(paragraph.splitlines(), len(products), rng)
-    return Catalogue(products)
+    rng, asins = Random("webshop catalogue"), codes()
+    shelves = (stocked(paragraph, MAKES, BRANDS.split(), asins, rng) for paragraph in PARAGRAPHS)
+    return Catalogue([product for shelf in shelves for product in shelf])
 
 
 def canonical(product: Product) -> str:
@@ -296,21 +319,22 @@ def _singular(word: str) -> str:
     return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us")) and len(word) > 2 else word
 
 
-def _stocked(lines: list[str], first: int, rng: Random) -> list[Product]:
-    """Draw the products of a shelf. lines: its paragraph of SHELVES; first: the number of its first product."""
+def stocked(paragraph: str, makes: int, brands: list[str], asins: Iterator[str], rng: Random) -> list[Product]:
+    """Draw `makes` products of each type of a paragraph of SHELVES, or one product of any type if it is 0."""
+    lines = paragraph.splitlines()
     (department, shelf), prices = lines[0].split(" > "), lines[1].split("-")
     types, before, having, use = (line.split(", ") for line in lines[2:6])
     options = [group.split(": ") for group in " ".join(lines[6:]).split("; ")]
     products = []
-    for kind in types:
-        pairs = rng.sample(list(combinations(before, 2)), MAKES)
-        for brand, pair in zip(rng.sample(BRANDS.split(), MAKES), pairs, strict=True):
+    for kind in types if makes else [rng.choice(types)]:
+        pairs = rng.sample(list(itertools.combinations(before, 2)), makes or 1)
+        for brand, pair in zip(rng.sample(brands, makes or 1), pairs, strict=True):
             parts, purpose = tuple(rng.sample(having, rng.randint(1, 2))), rng.choice(use)
             price, price_tag = _price(int(prices[0]), int(prices[1]), rng)
             chosen = rng.sample(options, rng.choices((0, 1, 2, 3), (35, 30, 25, 10))[0])
             products.append(
                 Product(
-                    asin=_asin(first + len(products)),
+                    asin=next(asins),
                     name=", ".join(map(_title, (f"{brand} {kind[:-1]}", *pair))),
                     query=kind,
                     category=(department, shelf, _title(kind)),
@@ -331,25 +355,10 @@ def _stocked(lines: list[str], first: int, rng: Random) -> list[Product]:
     return products
 
 
-def _asin(number: int) -> str:
-    """Return a product code in the original's form: B0 and eight capitals and digits."""
-    return "B0" + "".join(Random(f"asin {number}").choices(ascii_uppercase + digits, k=8))
-
-
-def _index(products: list[Product]) -> dict[str, dict[str, float]]:
-    """Return {term: {asin: the term's part of the product's score}}, by BM25 with Lucene's idf."""
-    counts = {product.asin: Counter(terms(_indexed(product))) for product in products}
-    mean = sum(map(Counter.total, counts.values())) / len(counts)
-    postings: dict[str, dict[str, float]] = {}
-    for asin, count in counts.items():
-        norm = K1 * (1 - B + B * count.total() / mean)
-        for term, tf in count.items():
-            postings.setdefault(term, {})[asin] = tf / (tf + norm)
-    for found in postings.values():
-        idf = log(1 + (len(counts) - len(found) + 0.5) / (len(found) + 0.5))
-        for asin in found:
-            found[asin] *= idf
-    return postings
+def codes(seed: str = "") -> Iterator[str]:
+    """Yield product codes in the original's form: B0 and eight capitals and digits."""
+    for number in itertools.count():
+        yield "B0" + "".join(Random(f"asin {seed}{number}").choices(ascii_uppercase + digits, k=8))
 
 
 def _indexed(product: Product) -> str:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from envs.alfworld import MAX_ACTION, Config, Env
 from envs.alfworld.rooms import (
+    ALIASES,
     CONTAINS,
     GOALS,
     LAMPS,
@@ -472,3 +473,23 @@ def episode(difficulty: str, prompt: str, split: str, seed: int) -> Iterator[dic
 
 def transcript() -> list[dict]:
     return [case for options in CASES for case in episode(*options)]
+
+
+def test_an_alias_is_the_name_of_one_kind():
+    names = [alias for aliases in ALIASES.values() for alias in aliases]
+    assert len(names) == len(set(names)) == 3 * len(ALIASES)
+    kinds = {*CONTAINS, *LAMPS, *(kind for kinds in CONTAINS.values() for kind in kinds)}
+    assert kinds - set(ALIASES) == {*LAMPS, *(tool for tool, _, _ in TOOLS.values())}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_fresh_room_is_one_of_the_tables_under_other_names(level):
+    env, changed = Env(Config(difficulty=level, tasks="fresh")), 0
+    for seed in range(20):
+        env.reset(seed)
+        for place, things in env.room.inside.items():
+            assert things == sorted(things, key=order)
+            assert all(kind_of(thing) in {*CONTAINS[kind_of(place)], *LAMPS} for thing in things)
+            changed += sum(kind_of(name) != order(name)[0] for name in [place, *things])
+        assert list(env.room.spots) == list(env.room.inside) == sorted(env.room.spots, key=order)
+    assert changed > 20

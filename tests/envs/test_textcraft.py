@@ -1,6 +1,7 @@
 """TextCraft: exact messages, solvable goals, the recipe book, shown recipes, and rewards."""
 
 from collections import Counter
+from itertools import chain, product
 from random import Random
 
 import golden
@@ -10,7 +11,7 @@ from experts import expert
 
 from envs.common import SEVERAL
 from envs.textcraft import GOALS, MAX_ACTION, Config, Env
-from envs.textcraft.crafting import BASE, BOOK, FORMS, TAGS, depth, tree
+from envs.textcraft.crafting import BASE, BOOK, FORMS, TAGS, Book, depth, tree
 
 CASES = cases("textcraft")
 
@@ -276,3 +277,18 @@ def test_random_play_keeps_the_inventory_consistent():
             assert step.info["valid"] or env.inventory == before
             assert all((count > 0 and item in BOOK) or item in BASE for item, count in env.inventory.items())
             assert min(env.inventory.values(), default=0) >= 0  # 0 after get 0
+
+
+def height(name: str, book: Book) -> int:
+    """Return the length of the longest chain of a book's recipes that makes an item or a member of a tag."""
+    made = [book.recipes[item] for item in book.tags.get(name, [name]) if item in book.recipes]
+    return 1 + max(height(part, book) for part, _ in made[0].ingredients) if made else 0
+
+
+def test_a_fresh_book_is_as_deep_as_the_panels_and_has_no_short_cut():
+    for level, seed in product("1234", range(50)):
+        env = Env(Config(difficulty=level, tasks="fresh"))
+        assert sorted(shown(env, seed)) == sorted(map(str, env.book.recipes.values()))
+        assert height(env.goal, env.book) == int(level)
+        made = {*env.book.recipes, *env.book.tags, *chain(*env.book.tags.values())}
+        assert not env.book.base & made  # `get` provides nothing that a recipe would have to make
