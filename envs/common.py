@@ -11,6 +11,7 @@ from envs.refusal import Refusal
 
 SPLITS = ("train", "val", "test")
 PROMPTS = ("native", "short")
+TASKS = ("panel", "fresh")
 SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
 
 
@@ -38,6 +39,14 @@ def check_prompt(prompt: str, *needed: str) -> None:
         prompt_file.check(prompt, needed)
     elif prompt not in PROMPTS:
         raise Refusal(f"prompt must be 'native' or 'short', not {prompt!r}; or a file that ends in .txt or .md")
+
+
+def check_tasks(tasks: str, data: str = "") -> None:
+    """Raise ValueError if `tasks` is not one of TASKS, or is fresh beside a file of tasks."""
+    if tasks not in TASKS:
+        raise Refusal(f"tasks must be 'panel' or 'fresh', not {tasks!r}")
+    if tasks == "fresh" and data:
+        raise Refusal(f"tasks=fresh makes up tasks, and data={data} has its own: leave one of the two out")
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:

@@ -90,6 +90,7 @@ NUMBER = re.compile(PLAIN, re.ASCII)
 @dataclass(frozen=True)
 class Config:
     difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    tasks: str = "panel"  # generated tasks: "panel", known tables; "fresh", a table with made-up words for each seed
     skill: str = ""  # a comma list of the 22 skills to draw from; empty: all
     data: str = ""  # LifelongAgentBench's entries, its rows on Hugging Face, or {skill: [entry, ...]}; empty: generated
     splits: str = "hash"  # of data: "hash" of the SQL; "own": a folder's train.json, test.json, or a whole file
@@ -100,6 +101,7 @@ class Config:
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
+        common.check_tasks(self.tasks, self.data)
         common.set_fields(self, skill=str(self.skill).replace(" ", ""))
         for skill in filter(None, self.skill.split(",")):
             if skill not in SKILLS and not self.data:
@@ -134,7 +136,7 @@ class Env(OwnSplits):
 
     @property
     def task(self) -> str:
-        """The canonical task: the table's name and the SQL of the truth."""
+        """The canonical task: the table's name and the SQL of the truth, of a fresh task also its rows."""
         return self.goal.canonical
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
@@ -202,9 +204,8 @@ class Env(OwnSplits):
         """Return a generated task or one of the file."""
         skills = [skill for skill in self.config.skill.split(",") if skill]
         if self.tasks is None:
-            return draw(
-                rng, rng.choice(skills or SKILLS), rng.choice(self.config.difficulty.split(",")), split, self.database
-            )
+            skill, level = rng.choice(skills or SKILLS), rng.choice(self.config.difficulty.split(","))
+            return draw(rng, skill, level, split, self.database, self.config.tasks == "fresh")
         there = [skill for skill in self.tasks[split] if skill in skills or not skills]
         if not there:
             raise Refusal(

@@ -124,6 +124,7 @@ REWARDS = {"correct": 1.0, "incorrect": -0.5, "unknown": 0.0}
 @dataclass(frozen=True)
 class Config:
     difficulty: str = "1,2,3,4"  # levels 1 to 4, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    tasks: str = "panel"  # generated tasks: "panel", names from short lists; "fresh", a made-up name for each seed
     data: str = ""  # a file of LifelongAgentBench's or AgentBench's tasks; empty: generated tasks
     splits: str = "hash"  # of data: "hash" of the instruction; "own": a folder's train.json, test.json, or a whole file
     scripts: str = ""  # the folder of the script files that AgentBench's tasks name
@@ -135,6 +136,7 @@ class Config:
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
+        common.check_tasks(self.tasks, self.data)
         common.check_count("max_output", self.max_output, 0)
         if 0 < self.max_output <= 20:
             raise Refusal(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")
@@ -176,7 +178,8 @@ class Env(OwnSplits):
             own = self.config.splits == "own"
             self.current = self.own_task(seed, split) if own else self._entry(rng, split)
         else:
-            self.current = os_tasks.draw(rng, rng.choice(self.config.difficulty.split(",")), split)
+            level = rng.choice(self.config.difficulty.split(","))
+            self.current = os_tasks.draw(rng, level, split, self.config.tasks == "fresh")
         return self.begin(self.current)
 
     def begin(self, task: Task) -> list[dict]:
