@@ -4,18 +4,18 @@ import re
 from random import Random
 
 INNER, VOWELS, FINAL = "bdfgklmnprtvz", "aeiou", "bkmpvxz"
-SHORTEST = 4  # letters; shorter made-up words may be keywords of a language, and there are few
 
 
 class MadeUp:
     """Made-up words in the place of known ones, for one task: the same word for the same one each time.
 
-    They have the length (from four letters) and the capitals of the known word, and end in -b, -k, -m, -p, -v, -x or
-    -z. None contains another, so that a search for one finds no other.
+    They have the length and the capitals of the known word, and end in -b, -k, -m, -p, -v, -x or -z. None contains
+    another, so that a search for one finds no other. `shortest`: their least number of letters; of three letters there
+    are only 455, and some of them are keywords of a language, such as `max`.
     """
 
-    def __init__(self, rng: Random):
-        self.rng = rng
+    def __init__(self, rng: Random, shortest: int = 4):
+        self.rng, self.shortest = rng, shortest
         self.of: dict[str, str] = {}  # known word -> made-up word, both in small letters
 
     def __call__(self, text: str, pattern: str = "[A-Za-z]+") -> str:
@@ -34,5 +34,5 @@ class MadeUp:
 
     def _draw(self, length: int) -> str:
         """Draw a word of alternating vowels and consonants."""
-        inner = [self.rng.choice((VOWELS, INNER)[i % 2]) for i in range(max(length, SHORTEST) - 1)]
+        inner = [self.rng.choice((VOWELS, INNER)[i % 2]) for i in range(max(length, self.shortest) - 1)]
         return "".join(reversed(inner)) + self.rng.choice(FINAL)

@@ -205,7 +205,7 @@ class Env(Configured):
     def _draw(self, rng: Random, split: str) -> tuple[Game, dict[str, str], str]:
         """Draw a task of the split that the expert does within the turn limit.
 
-        Return it, the name of each colour and the colour of each name (both empty unless fresh), and the canonical task.
+        Return it, the names that change places (none unless it is fresh), and the canonical task.
         """
         for _ in range(TRIES):
             try:
