@@ -42,7 +42,7 @@ import ast
 import re
 from dataclasses import dataclass
 from random import Random
-from string import ascii_lowercase
+from string import ascii_letters
 
 from envs import common, prompt_file, rows
 from envs.affine import programs
@@ -169,7 +169,7 @@ def renamed(program: str, rng: Random) -> str:
     """
     nodes = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Name)]
     known = sorted({node.id for node in nodes if isinstance(node.ctx, ast.Store)} - {"_"})
-    letters, made_up = iter(rng.sample(ascii_lowercase, len(known))), MadeUp(rng)
+    letters, made_up = iter(rng.sample(ascii_letters, len(known))), MadeUp(rng)
     names = {name: next(letters) if len(name) == 1 else made_up.word(name) for name in known}
     return re.sub(r"'[^']*'|(?<!\.)\b[a-z]\w*", lambda found: names.get(found[0], found[0]), program)
 
