@@ -4,6 +4,7 @@ Task.     A Python program that reads stdin, and its output on a secret input. T
     1         words put together, one small number more, less or multiplied
     2         one idea: a list, a line of words, a loop, two steps of arithmetic
     3         several steps: primes, matrices, runs of letters, counting, sorting of records
+          With `tasks=fresh` the names of a program's variables and the words in its input are made up for each task.
 
 Answers.  <INPUT>
           5

@@ -66,6 +66,8 @@ Levels.   The 40 of the original by number or name; `difficulty` groups them (se
     24-29  Unlock, UnlockLocalDist, KeyInBox, UnlockPickupDist, BlockedUnlockPickup, UnlockToUnlock
     30-40  ActionObjDoor, FindObjS7, KeyCorridorS6R3, OneRoomS20, MoveTwoAcrossS8N9, SynthS5R2, SynthLoc, SynthSeq,
            MiniBossLevel, BossLevel, BossLevelNoUnlock
+          With `tasks=fresh` each of the six colours has a made-up name for each task, which the goal, the observations
+          and the actions use; its own name is unknown there.
           The room of GoToObjS6 has 4 x 4 cells, its walls included, as in AgentGym's Minigrid, and not 6 x 6.
 
 From Farama's Minigrid (Apache-2.0) and AgentGym's server for it (MIT), with these differences:

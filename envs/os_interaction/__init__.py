@@ -7,7 +7,9 @@ Task.     An instruction, such as `Set the mode of /srv/cedar/plan.txt to 640.`;
     2         2 to 4
     3         5 to 8
     4         9 to 12, as in the benchmark
-          The templates are in templates/. `Env.current.skills` lists the benchmark's skills that the solution uses.
+          The templates are in templates/. With `tasks=fresh` the names of files, directories, users and groups and
+          the words are made up for each task, as long as the panel's, and modes, days and dates are any that fit.
+          `Env.current.skills` lists the benchmark's skills that the solution uses.
 
 Machine.  A small Ubuntu simulated in memory (envs/simulators/shell); nothing real is touched. Each turn is a new
           `bash -c` as root in /, without input, stdout and stderr together: files persist, the working directory and
@@ -50,7 +52,8 @@ Data.     `data=entry_dict.json` reads LifelongAgentBench's tasks, which have on
           A file is refused if three of its tasks, and a tenth of those tried, have scripts that do not end.
 
 From LifelongAgentBench's os_interaction. The differences:
-- The tasks and their words are ours. A hash of the instruction decides the split; `splits=own` plays a file in order.
+- The tasks and their words are ours. A hash of the instruction, in a fresh task also of the machine's preparation,
+  decides the split; `splits=own` plays a file in order.
 - The machine is a simulation: envs/simulators/shell lists what it supports and where it differs.
 - Long outputs are cut as in AgentBench; `max_output=0` cuts nothing, as in LifelongAgentBench.
 - A reply of more than 20,000 characters is not executed; the observation is bash's message about its own limit.

@@ -5,6 +5,8 @@ Task.     `Ada has 3 boxes with 12 pens each. Ada gives 5 pens away. How many pe
     1         two steps
     2         three or four
     3         five or six
+          With `tasks=fresh` the names and most things are made up for each problem, and numbers are up to three times
+          as large. Its numbers and its template alone decide the split, so that held-out problems have other numbers.
 
 Plans.    native: {"should_decompose": true, "subproblems": ["...", "..."], "plan": "how to combine the results"}
           The first JSON object with should_decompose counts, else the first with another of these keys. Code fences

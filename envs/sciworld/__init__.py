@@ -61,6 +61,12 @@ Levels.   1  find and lifespan tasks in rooms that contain only the task's thing
           3  all families, from any room, all doors and lids open
           4  the same, with everything closed, as in the original
 
+Fresh.    With `tasks=fresh` names that say nothing about the science are made up for each task: the colours of boxes,
+          wires and light bulbs, fruits, nuts, salts and sugar; their own names are unknown there. Tasks about life
+          spans draw from 48 animals, not 15. Rooms, substances to heat or cool and paints keep their names, because
+          knowing them is part of the task: in the families of paint and of changes of state, fresh tasks differ in
+          their houses alone. A hash of the whole house decides the split.
+
 From AllenAI's ScienceWorld 1.2.3 and AgentGym's server for it (Apache-2.0 and MIT): the map, the grammar, the words,
 the rule of ambiguity and the score are theirs. The differences:
 - Melting points: water is no subject, and an unknown substance is solid at the start. Where a fruit is to be grown, the
