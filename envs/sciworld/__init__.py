@@ -158,7 +158,7 @@ class Config:
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
-        if self.tasks in FAMILIES:
+        if self.tasks.partition(",")[0] in FAMILIES:
             raise Refusal(f"tasks must be 'panel' or 'fresh'; families={self.tasks} draws from this family")
         common.set_fields(self, tasks=self.tasks or "panel")  # "" in settings saved before there was a choice
         common.check_tasks(self.tasks)
