@@ -4,6 +4,7 @@ Task.     A Python program that reads stdin, and its output on a secret input. T
     1         words put together, one small number more, less or multiplied
     2         one idea: a list, a line of words, a loop, two steps of arithmetic
     3         several steps: primes, matrices, runs of letters, counting, sorting of records
+          With `tasks=fresh` the names of a program's variables and the words in its input are made up for each task.
 
 Answers.  <INPUT>
           5
@@ -38,14 +39,18 @@ From the ABD task of Affine's validators. The differences:
   does not end with exit status 0 fails, even if it has printed the output.
 """
 
+import ast
 import re
 from dataclasses import dataclass
 from random import Random
+from string import ascii_letters
 
 from envs import common, prompt_file, rows
 from envs.affine import programs
+from envs.affine.inputs import WORDS
 from envs.base import Configured, Step
 from envs.common import split_of
+from envs.names import MadeUp
 from envs.simulators import sandbox
 
 NATIVE = """\
@@ -69,12 +74,14 @@ Only what stands between the tags is used."""
 SHORT = "Reply with the input.\n{program}\nOutput:\n{output}"
 THOUGHTS = re.compile("<(/?)think>"), re.compile("<(/?)thinking>")
 INPUT = re.compile("<(/?)INPUT>", re.IGNORECASE)
+WORD = rf"\b(?:{'|'.join(WORDS)})\b"
 LOOP = "for _ in range(int(input()))"
 
 
 @dataclass(frozen=True)
 class Config:
     difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    tasks: str = "panel"  # generated programs: "panel"; "fresh", with made-up names and words for each seed
     data: str = ""  # rows of satpalsr/rl-python: one in each line, or a JSON array; empty: generated programs
     seconds: int = 30  # most wall-clock seconds of a run
     cpu_seconds: int = 10  # most CPU seconds of a run
@@ -82,6 +89,7 @@ class Config:
     sandbox: str = "isolated"  # "isolated"; "unsafe": run programs even where the system cannot isolate them
 
     def __post_init__(self):
+        common.check_tasks(self.tasks, self.data)
         programs.check_config(self, task_of_row, "program", "output")
 
 
@@ -147,10 +155,24 @@ class Env(Configured):
         """Draw a program from the templates, an input, and its output."""
         for program in programs.draw(rng, self.config.difficulty, split, functions=False):
             self.program, self.input = program.source, program.given(rng)
+            if self.config.tasks == "fresh":
+                self.program, self.input = renamed(self.program, rng), MadeUp(rng, 3)(self.input, WORD)
             self.output = programs.output(self.program, self.input)
             self.task = canonical(self.program, self.output)
             if split_of(self.task) == split:
                 return
+
+
+def renamed(program: str, rng: Random) -> str:
+    """Return a program with other names for its variables: other letters, and made-up words of the same length.
+
+    `_` stays, and so do strings, which must be in single quotes.
+    """
+    nodes = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Name)]
+    known = sorted({node.id for node in nodes if isinstance(node.ctx, ast.Store)} - {"_"})
+    letters, made_up = iter(rng.sample(ascii_letters, len(known))), MadeUp(rng)
+    names = {name: next(letters) if len(name) == 1 else made_up.word(name) for name in known}
+    return re.sub(r"'[^']*'|(?<!\.)\b[a-z]\w*", lambda found: names.get(found[0], found[0]), program)
 
 
 def canonical(program: str, output: str) -> str:

@@ -66,6 +66,8 @@ Levels.   The 40 of the original by number or name; `difficulty` groups them (se
     24-29  Unlock, UnlockLocalDist, KeyInBox, UnlockPickupDist, BlockedUnlockPickup, UnlockToUnlock
     30-40  ActionObjDoor, FindObjS7, KeyCorridorS6R3, OneRoomS20, MoveTwoAcrossS8N9, SynthS5R2, SynthLoc, SynthSeq,
            MiniBossLevel, BossLevel, BossLevelNoUnlock
+          With `tasks=fresh` each of the six colours has a made-up name for each task, which the goal, the observations
+          and the actions use; its own name is unknown there.
           The room of GoToObjS6 has 4 x 4 cells, its walls included, as in AgentGym's Minigrid, and not 6 x 6.
 
 From Farama's Minigrid (Apache-2.0) and AgentGym's server for it (MIT), with these differences:
@@ -86,13 +88,14 @@ from random import Random
 
 from envs import common
 from envs.babyai.expert import next_action
-from envs.babyai.grid import cell, xy
+from envs.babyai.grid import COLOURS, DOOR, cell, xy
 from envs.babyai.levels import LEVELS
 from envs.babyai.maze import Redraw
 from envs.babyai.missions import Game
 from envs.babyai.text import look
 from envs.base import Configured, Step
 from envs.common import split_of
+from envs.names import MadeUp
 from envs.refusal import Refusal
 
 DIFFICULTY = {
@@ -134,12 +137,14 @@ TRIES = 1000  # tasks drawn before a level counts as empty; the rarest level acc
 @dataclass(frozen=True)
 class Config:
     difficulty: str = "2"  # 1 to 5, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    tasks: str = "panel"  # "panel": the six colours' own names; "fresh": made-up names of the colours for each seed
     level: str = ""  # levels of the original by number or name, a comma list such as 5,BossLevel; empty: by difficulty
     max_turns: int = 20  # agent turns before the episode is truncated; every task fits in them
     prompt: str = "native"  # "native": full sentences and Thought/Action replies; "short": few words, bare actions
 
     def __post_init__(self):
         common.check_options(self, DIFFICULTY)
+        common.check_tasks(self.tasks)
         common.set_fields(self, level=str(self.level).replace(" ", ""))
         for name in self.level.split(",") if self.level else ():
             if name not in LEVELS and name not in map(str, range(1, len(LEVELS) + 1)):
@@ -167,42 +172,53 @@ class Env(Configured):
         common.check_split(split)
         rng = Random(f"babyai {split} {seed}")
         self.level = self.config.draw_level(rng)
-        self.game, self.task = self._draw(rng, split)
+        self.game, self.colours, self.task = self._draw(rng, split)
         self.sight = look(self.game.grid)
         self.turns = 0
         self.running = True
         goal = re.sub("then|after you", "and", str(self.game.mission))
         observation = f"Your goal: {goal}\n{self._said(self._seen())}"
-        return common.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
+        return common.opening(self.config.prompt, self._renamed(observation), INSTRUCTIONS, AGREED, SHORT)
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
         common.check_running(self.running)
         self.turns += 1
         action = self._read(action_text)
-        observation, valid, reward = (common.SEVERAL, False, 0.0) if action is None else self._act(action)
+        observation, valid, reward = (
+            (common.SEVERAL, False, 0.0) if action is None else self._act(self._renamed(action))
+        )
         won = reward > 0
         truncated = not won and self.turns >= self.config.max_turns
         self.running = not (won or truncated)
         info = common.step_info(won, won, truncated, valid, float(won))
-        return Step(observation, reward, won, truncated, info)
+        return Step(self._renamed(observation), reward, won, truncated, info)
 
     def oracle(self) -> str:
         """Return an expert's reply in the current state."""
         common.check_running(self.running)
         action, reason = next_action(self.game, self.sight)
-        return common.as_reply(self.config.prompt, reason, action)
+        return common.as_reply(self.config.prompt, self._renamed(reason), self._renamed(action))
 
-    def _draw(self, rng: Random, split: str) -> tuple[Game, str]:
-        """Draw a task of the split that the expert does within the turn limit. Return it and its canonical string."""
+    def _renamed(self, text: str) -> str:
+        """Return a text in which the names of colours and a fresh task's own names of them have changed places."""
+        return re.sub("[a-z]+", lambda found: self.colours.get(found[0], found[0]), text)
+
+    def _draw(self, rng: Random, split: str) -> tuple[Game, dict[str, str], str]:
+        """Draw a task of the split that the expert does within the turn limit.
+
+        Return it, the names that change places (none unless it is fresh), and the canonical task.
+        """
         for _ in range(TRIES):
             try:
                 game = LEVELS[self.level].draw(rng)
             except Redraw:
                 continue
-            task = canonical(game)
+            made_up = MadeUp(rng)
+            names = {colour: made_up.word(colour) for colour in COLOURS} if self.config.tasks == "fresh" else {}
+            task = canonical(game) + "".join(f"; {colour}: {names[colour]}" for colour in seen(game) if names)
             if split_of(task) == split and solvable(game, self.config.max_turns):
-                return game, task
+                return game, names | {name: colour for colour, name in names.items()}, task
         raise Refusal(f"no task of level {self.level} can be done in max_turns={self.config.max_turns}")
 
     def _read(self, reply: str) -> str | None:
@@ -245,6 +261,16 @@ def canonical(game: Game) -> str:
     rows = [grid.cells[cell(0, y) : cell(grid.cols * grid.pitch + 1, y)] for y in range(grid.rows * grid.pitch + 1)]
     cells = "/".join(row.hex() for row in rows)
     return f"babyai:{game.mission}; at {x} {y} {grid.dir} with {carried}; {contents} in {cells}"
+
+
+def seen(game: Game) -> list[str]:
+    """Return the colours of all objects and doors at the start."""
+    grid = game.grid
+    codes = [grid.cells[position] for position in grid.things] + [content for _, content in grid.contents.values()]
+    codes += [grid.held[1]] if grid.held else []
+    return [
+        colour for i, colour in enumerate(COLOURS) if any(what & 7 >= DOOR and what >> 3 & 7 == i for what in codes)
+    ]
 
 
 def solvable(game: Game, turns: int) -> bool:

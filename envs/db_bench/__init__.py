@@ -5,6 +5,8 @@ Task.     An instruction, the name of a table and its columns. Each task needs o
     1         a table of 4 columns and 4 to 6 rows; a terse instruction with fixed wording
     2         5 columns, 8 to 12 rows; whole sentences with fixed wording
     3         5 or 6 columns with a day among them, 20 to 40 rows; sentences that vary
+          With `tasks=fresh` the names of the table and its columns and the words in its rows are made up for each task,
+          as long as the panel's.
 
 Actions.  native: the first of `Action: Operation` and `Action: Answer` in the reply
     Action: Operation                    runs the first ```sql block, its fences on lines of their own; line ends become
@@ -43,7 +45,7 @@ From LifelongAgentBench's db_bench and the single-skill variant of the guide. Th
 - The tasks come from our templates (tasks.py); `data=` reads the original's file, its rows on Hugging Face as JSON or
   JSON Lines, or {skill: [entry, ...]}. A skill is drawn first, then one of its tasks; an entry of several skills is a
   task of each, and `single_skill=true` leaves it out as the guide does. `select`, a label of every query, counts alone.
-- A hash of the true SQL, without the rows, decides the split; `splits=own` plays a whole file in order.
+- A hash of the true SQL decides the split, in a fresh task also its rows; `splits=own` plays a whole file in order.
 - After max_turns statements the original requests one more reply, which it does not execute; here the episode ends. The
   original also counts a change as correct if the next reply is malformed; the guide does not, nor do we.
 - The instructions are in our words. The hash is not cut at 1,024 characters, as MySQL's GROUP_CONCAT does.
@@ -90,6 +92,7 @@ NUMBER = re.compile(PLAIN, re.ASCII)
 @dataclass(frozen=True)
 class Config:
     difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    tasks: str = "panel"  # generated tasks: "panel", known tables; "fresh", a table with made-up words for each seed
     skill: str = ""  # a comma list of the 22 skills to draw from; empty: all
     data: str = ""  # LifelongAgentBench's entries, its rows on Hugging Face, or {skill: [entry, ...]}; empty: generated
     splits: str = "hash"  # of data: "hash" of the SQL; "own": a folder's train.json, test.json, or a whole file
@@ -100,6 +103,7 @@ class Config:
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
+        common.check_tasks(self.tasks, self.data)
         common.set_fields(self, skill=str(self.skill).replace(" ", ""))
         for skill in filter(None, self.skill.split(",")):
             if skill not in SKILLS and not self.data:
@@ -135,7 +139,7 @@ class Env(OwnSplits):
 
     @property
     def task(self) -> str:
-        """The canonical task: the table's name and the SQL of the truth."""
+        """The canonical task: the table's name and the SQL of the truth, of a fresh task also its rows."""
         return self.goal.canonical
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
@@ -203,9 +207,8 @@ class Env(OwnSplits):
         """Return a generated task or one of the file."""
         skills = [skill for skill in self.config.skill.split(",") if skill]
         if self.tasks is None:
-            return draw(
-                rng, rng.choice(skills or SKILLS), rng.choice(self.config.difficulty.split(",")), split, self.database
-            )
+            skill, level = rng.choice(skills or SKILLS), rng.choice(self.config.difficulty.split(","))
+            return draw(rng, skill, level, split, self.database, self.config.tasks == "fresh")
         there = [skill for skill in self.tasks[split] if skill in skills or not skills]
         if not there:
             raise Refusal(

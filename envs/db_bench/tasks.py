@@ -6,11 +6,13 @@ order has ties. The answer to a question has at least one row, and few.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import sha256
 from random import Random
 
 from envs.common import SPLITS, check_file, split_of
 from envs.data_files import plain_entry, read_json, say_unread
 from envs.db_bench.templates import POOLS, TABLES, TEMPLATES
+from envs.names import MadeUp
 from envs.refusal import Refusal
 from envs.simulators.mysql import Database, digest
 
@@ -66,25 +68,29 @@ class Task:
     answer: list | None = None  # rows; None if the table's state decides
     state: str = ""  # the hash of the table after the truth
     level: str = ""  # one of LEVELS; "" for a task of a file
+    fresh: bool = False  # its words are made up
 
     @property
     def canonical(self) -> str:
-        """The canonical task, which does not depend on the rows."""
-        return f"db_bench:{self.table}:{self.sql}"
+        """The canonical task: the table's name and the SQL, of a fresh task also a hash of the columns and rows."""
+        held = f":{sha256(repr((self.columns, self.rows)).encode()).hexdigest()}" if self.fresh else ""
+        return f"db_bench:{self.table}:{self.sql}{held}"
 
 
 # -- generated tasks
 
 
-def draw(rng: Random, skill: str, level: str, split: str, database: Database) -> Task:
-    """Draw a task of a skill in a split; `database` solves it."""
+def draw(rng: Random, skill: str, level: str, split: str, database: Database, fresh: bool = False) -> Task:
+    """Draw a task of a skill in a split; `database` solves it. `fresh`: the words of its table are made up."""
     templates = [template for template in BY_SKILL[skill] if level in template[0]]
     for _ in range(TABLES_TRIED):
         table, columns, rows, new = draw_table(rng, level)
+        if fresh:
+            table, columns, rows, new = renamed(table, columns, rows, new, MadeUp(rng))
         for _ in range(TASKS_TRIED):
             levels, sql, ways = rng.choice(templates)
             values = bind(rng, table, columns, rows, new)
-            task = Task(skill, "", table, columns, rows, sql.format(**values), level=level)
+            task = Task(skill, "", table, columns, rows, sql.format(**values), level=level, fresh=fresh)
             if split_of(task.canonical) != split:
                 continue
             truth = solve(task, LEVELS[level][2], database)
@@ -116,6 +122,13 @@ def draw_table(rng: Random, level: str) -> tuple[str, list, list, list]:
     columns = [(column, "INT" if "-" in kind else "TEXT") for column, kind in fields]
     rows = list(zip(*values, strict=True))
     return name, columns, rows[:-2], rows[-2:]
+
+
+def renamed(table: str, columns: list, rows: list, new: list, made_up: MadeUp) -> tuple[str, list, list, list]:
+    """Return a drawn table with made-up words: in its name, its columns' names and its strings."""
+    other = lambda row: tuple(made_up(value) if isinstance(value, str) else value for value in row)  # noqa: E731
+    named = [(made_up(name), kind) for name, kind in columns]
+    return made_up(table), named, [other(row) for row in rows], [other(row) for row in new]
 
 
 def draw_values(rng: Random, kind: str, count: int, level: str, distinct: bool) -> list:

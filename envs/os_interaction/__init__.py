@@ -7,7 +7,9 @@ Task.     An instruction, such as `Set the mode of /srv/cedar/plan.txt to 640.`;
     2         2 to 4
     3         5 to 8
     4         9 to 12, as in the benchmark
-          The templates are in templates/. `Env.current.skills` lists the benchmark's skills that the solution uses.
+          The templates are in templates/. With `tasks=fresh` the names of files, directories, users and groups and
+          the words are made up for each task, as long as the panel's, and modes, days and dates are any that fit.
+          `Env.current.skills` lists the benchmark's skills that the solution uses.
 
 Machine.  A small Ubuntu simulated in memory (envs/simulators/shell); nothing real is touched. Each turn is a new
           `bash -c` as root in /, without input, stdout and stderr together: files persist, the working directory and
@@ -50,7 +52,8 @@ Data.     `data=entry_dict.json` reads LifelongAgentBench's tasks, which have on
           A file is refused if three of its tasks, and a tenth of those tried, have scripts that do not end.
 
 From LifelongAgentBench's os_interaction. The differences:
-- The tasks and their words are ours. A hash of the instruction decides the split; `splits=own` plays a file in order.
+- The tasks and their words are ours. A hash of the instruction, in a fresh task also of the machine's preparation,
+  decides the split; `splits=own` plays a file in order.
 - The machine is a simulation: envs/simulators/shell lists what it supports and where it differs.
 - Long outputs are cut as in AgentBench; `max_output=0` cuts nothing, as in LifelongAgentBench.
 - A reply of more than 20,000 characters is not executed; the observation is bash's message about its own limit.
@@ -124,6 +127,7 @@ REWARDS = {"correct": 1.0, "incorrect": -0.5, "unknown": 0.0}
 @dataclass(frozen=True)
 class Config:
     difficulty: str = "1,2,3,4"  # levels 1 to 4, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    tasks: str = "panel"  # generated tasks: "panel", names from short lists; "fresh", a made-up name for each seed
     data: str = ""  # a file of LifelongAgentBench's or AgentBench's tasks; empty: generated tasks
     splits: str = "hash"  # of data: "hash" of the instruction; "own": a folder's train.json, test.json, or a whole file
     scripts: str = ""  # the folder of the script files that AgentBench's tasks name
@@ -135,6 +139,7 @@ class Config:
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
+        common.check_tasks(self.tasks, self.data)
         common.check_count("max_output", self.max_output, 0)
         if 0 < self.max_output <= 20:
             raise Refusal(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")
@@ -177,7 +182,8 @@ class Env(OwnSplits):
             own = self.config.splits == "own"
             self.current = self.own_task(seed, split) if own else self._entry(rng, split)
         else:
-            self.current = os_tasks.draw(rng, rng.choice(self.config.difficulty.split(",")), split)
+            level = rng.choice(self.config.difficulty.split(","))
+            self.current = os_tasks.draw(rng, level, split, self.config.tasks == "fresh")
         return self.begin(self.current)
 
     def begin(self, task: Task) -> list[dict]:

@@ -8,6 +8,7 @@ from random import Random
 from shlex import shlex
 
 from envs.common import split_of
+from envs.names import MadeUp
 from envs.os_interaction.templates import TEMPLATES
 from envs.os_interaction.wordings import wordings
 from envs.refusal import Refusal
@@ -42,6 +43,16 @@ MADE: dict[str, Callable[[Random], str]] = {  # slots composed of other values
     "NUM": lambda rng: str(rng.randint(3, 9)),
     "ID": lambda rng: str(rng.randint(3000, 3999)),
 }
+FRESH: dict[str, Callable[[Random], str]] = {  # slots whose pool has few numbers, for fresh tasks
+    "MODE": lambda rng: rng.choice([f"{a}{b}{c}" for a in "467" for b in "0456" for c in "04" if a + b + c != "644"]),
+    "DMODE": lambda rng: rng.choice([f"{a}7{b}{c}" for a in ("", "", "1") for b in "0157" for c in "01"]),
+    "DAYS": lambda rng: str(rng.randint(7, 365)),
+    "DATE": lambda rng: f"203{rng.randint(0, 9)}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}",
+}
+MADE_UP = {  # slots with names -> the part that is made up in fresh tasks
+    **{"DIR": "[a-z]+$", "NAME": "^[a-z]+"},
+    **dict.fromkeys(("WORD", "USER", "GROUP", "EXT"), "[a-z]+"),
+}
 SLOT = re.compile(r"(?<![A-Z])(DIR|NAME|WORD|USER|GROUP|MODE|DMODE|NUM|ID|DAYS|DATE|SHELL|EXT)([2-9]?)(?![A-Z0-9])")
 MARKS = "+ ", "$ ", "? "  # first character of a line -> its field
 TRIES = 1000  # draws before a split counts as empty
@@ -64,11 +75,16 @@ class Task:
     answers: bool = False  # a question: conditions get the answer and earlier conditions' outputs as arguments
     match: tuple[str, str] | None = None  # ("answer", text) or ("regex", pattern), instead of conditions
     first: str = ""  # the instruction in its template's own words, where these are others
+    fresh: bool = False  # its names are made up
 
     @property
     def key(self) -> str:
-        """The canonical task: the instruction in its first wording, so that a held-out one is not read in training."""
-        return f"os_interaction:{self.first or self.instruction}"
+        """The canonical task: the instruction in its first wording, so that a held-out one is not read in training.
+
+        A fresh task's also has the preparation, which reveals the values that the instruction does not.
+        """
+        said = self.first or self.instruction
+        return "os_interaction:" + "\n".join((said, *self.init) if self.fresh else (said,))
 
 
 @dataclass(frozen=True)
@@ -82,23 +98,24 @@ class Template:
     skills: tuple[str, ...]
     level: str
 
-    def draw(self, rng: Random) -> Task:
-        """Draw a task: slots of one kind get distinct values."""
+    def draw(self, rng: Random, fresh: bool = False) -> Task:
+        """Draw a task: slots of one kind get distinct values. `fresh`: its names are made up."""
         values: dict[str, str] = {}
         taken: set[tuple[str, str]] = set()
+        makers, made_up = (MADE | FRESH, MadeUp(rng)) if fresh else (MADE, None)
 
         def fill(found: re.Match) -> str:
             slot, kind = found[0], found[1]
             while slot not in values:
-                value = MADE[kind](rng) if kind in MADE else rng.choice(WORDS[kind])
+                value = makers[kind](rng) if kind in makers else rng.choice(WORDS[kind])
                 if (kind, value) not in taken:
                     taken.add((kind, value))
-                    values[slot] = value
+                    values[slot] = made_up(value, MADE_UP[kind]) if made_up and kind in MADE_UP else value
             return values[slot]
 
         fields = wordings(self.instruction), self.init, self.truth, self.conditions
         said, init, truth, conditions = (tuple(SLOT.sub(fill, line) for line in lines) for lines in fields)
-        return Task(rng.choice(said), init, truth, conditions, self.skills, self.level, first=said[0])
+        return Task(rng.choice(said), init, truth, conditions, self.skills, self.level, first=said[0], fresh=fresh)
 
 
 def parse(paragraph: str) -> Template:
@@ -117,11 +134,11 @@ def templates(level: str) -> list[Template]:
     return [template for template in map(parse, TEMPLATES.strip().split("\n\n")) if template.level == level]
 
 
-def draw(rng: Random, level: str, split: str) -> Task:
+def draw(rng: Random, level: str, split: str, fresh: bool = False) -> Task:
     """Draw a task of a level and a split."""
     template = rng.choice(templates(level))
     for _ in range(TRIES):
-        task = template.draw(rng)
+        task = template.draw(rng, fresh)
         if split_of(task.key) == split:
             return task
     raise Refusal(f"no task of level {level} is in split {split}: {template.instruction}")

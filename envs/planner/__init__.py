@@ -5,6 +5,8 @@ Task.     `Ada has 3 boxes with 12 pens each. Ada gives 5 pens away. How many pe
     1         two steps
     2         three or four
     3         five or six
+          With `tasks=fresh` the names and most things are made up for each problem, and numbers are up to three times
+          as large. Its numbers and its template alone decide the split, so that held-out problems have other numbers.
 
 Plans.    native: {"should_decompose": true, "subproblems": ["...", "..."], "plan": "how to combine the results"}
           The first JSON object with should_decompose counts, else the first with another of these keys. Code fences
@@ -129,6 +131,9 @@ SIGN = re.compile(r"[-+*/]")
 @dataclass(frozen=True)
 class Config:
     difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    tasks: str = (
+        "panel"  # generated problems: "panel"; "fresh", with made-up nouns and numbers up to three times as large
+    )
     data: str = ""  # a file of GSM8K, with a row in each line; empty: generated problems
     splits: str = "hash"  # of data: "hash" of the question; "own": a folder's train.jsonl, test.jsonl, or a whole file
     worker: str = "model"  # solves the plan: model (the frozen base) | rules (arithmetic only, needs no model)
@@ -143,6 +148,7 @@ class Config:
 
     def __post_init__(self):
         common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
+        common.check_tasks(self.tasks, self.data)
         if self.worker not in WORKERS:
             raise Refusal(f"worker must be 'model' or 'rules', not {self.worker!r}")
         if self.similarity not in ("words", "embeddings"):
@@ -194,7 +200,7 @@ class Env(OwnSplits):
             self.problem = of_row(rows.row_at(self.config.data, self.places, rng, split))
         else:
             template = rng.choice(LEVELS[rng.choice(self.config.difficulty.split(","))])
-            drawn = (template.draw(rng) for _ in range(TRIES))
+            drawn = (template.draw(rng, self.config.tasks == "fresh") for _ in range(TRIES))
             self.problem = next(problem for problem in drawn if split_of(problem.task) == split)
         self.running, self.work = True, None
         form = SHORT if self.config.prompt == "short" else NATIVE

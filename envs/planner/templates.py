@@ -4,6 +4,12 @@ The number `n=2-9` is drawn from 2 to 9, `n=20-60/20` from 20, 40 and 60. A step
 a number of the text, and a, b, ... are the results of the earlier steps.
 """
 
+OBJECTS = """
+apple bag barrel basket bench bike book bottle box brick bucket cabin cake candle card chair coat coin container cookie
+cow crate desk egg goat hen jar lap marble melon pear pen pie pizza printer pumpkin rose sack seat sheep shell
+shirt slice stamp sweet tent ticket tile tree truck tulip
+"""  # nouns for which fresh problems have made-up words
+
 TWO_STEPS = """
 pens | {who} has {n} boxes with {m} pens each. {who} gives {k} pens away. How many pens are left?
 | n=2-9 m=3-12 k=1-9 | pens in the boxes: {n}*{m} | pens left: a-{k}

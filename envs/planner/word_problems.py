@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from random import Random
 
 from envs.answers import marked_number
+from envs.names import MadeUp
 from envs.planner.arithmetic import LETTERS, plain, with_results, work_out
-from envs.planner.templates import FIVE_OR_SIX, THREE_OR_FOUR, TWO_STEPS
+from envs.planner.templates import FIVE_OR_SIX, OBJECTS, THREE_OR_FOUR, TWO_STEPS
 from envs.refusal import Refusal
 
 TRIES = 100_000  # draws of numbers before a template counts as impossible
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivan", "June", "Kai", "Lena", "Milo", "Pia")
+NOUNS = rf"(?i)\b(?:{'|'.join((*NAMES, *OBJECTS.split()))})(?=(?:e?s)?\b)"  # words that fresh problems replace
+WIDER = 3  # factor of the largest numbers in fresh problems
 MARK = re.compile(r"<<([^<>=]*)=[^<>]*>>")  # GSM8K's calculator mark
 
 
@@ -42,28 +45,39 @@ class Template:
     ranges: dict[str, range]
     steps: tuple[tuple[str, str], ...]
 
-    def draw(self, rng: Random) -> Problem:
-        """Draw a problem with whole, positive results."""
+    def draw(self, rng: Random, fresh: bool = False) -> Problem:
+        """Draw a problem with whole, positive results. `fresh`: nouns are made up, and numbers go further."""
         who, other = rng.sample(NAMES, 2)
+        ranges = {name: further(values) for name, values in self.ranges.items()} if fresh else self.ranges
+        made_up = MadeUp(rng)
         for _ in range(TRIES):
-            numbers = {name: rng.choice(values) for name, values in self.ranges.items()}
+            numbers = {name: rng.choice(values) for name, values in ranges.items()}
             steps = tuple((what, arithmetic.format(**numbers)) for what, arithmetic in self.steps)
             results = work_out([arithmetic for _, arithmetic in steps])
             if all(result is not None and result > 0 and result % 1 == 0 for result in results):
                 break
         else:
             raise Refusal(f"template {self.name}: no numbers give whole, positive results")
+        question = self.text.format(who=who, other=other, **numbers)
+        if fresh:
+            question = re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", made_up(question, NOUNS))
+            steps = tuple((made_up(what, NOUNS), arithmetic) for what, arithmetic in steps)
         lines = []
         for (what, arithmetic), result in zip(steps, results, strict=True):
             shown = with_results(arithmetic, results)
             lines.append(f"{what[0].upper()}{what[1:]}: {shown} = <<{shown}={plain(result)}>>{plain(result)}")
         return Problem(
             task=":".join(map(str, ["planner", self.name, *numbers.values()])),
-            question=self.text.format(who=who, other=other, **numbers),
+            question=question,
             answer="\n".join([*lines, f"#### {plain(results[-1])}"]),
             truth=results[-1],
             steps=steps,
         )
+
+
+def further(numbers: range) -> range:
+    """Return the numbers of a range and more, up to WIDER times the last one."""
+    return range(numbers.start, WIDER * numbers[-1] + 1, numbers.step)
 
 
 def of_row(row: dict) -> Problem | None:

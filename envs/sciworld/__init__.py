@@ -61,6 +61,12 @@ Levels.   1  find and lifespan tasks in rooms that contain only the task's thing
           3  all families, from any room, all doors and lids open
           4  the same, with everything closed, as in the original
 
+Fresh.    With `tasks=fresh` names that say nothing about the science are made up for each task: the colours of boxes,
+          wires and light bulbs, fruits, nuts, salts and sugar; their own names are unknown there. Tasks about life
+          spans draw from 48 animals, not 15. Rooms, substances to heat or cool and paints keep their names, because
+          knowing them is part of the task: in the families of paint and of changes of state, fresh tasks differ in
+          their houses alone. A hash of the whole house decides the split.
+
 From AllenAI's ScienceWorld 1.2.3 and AgentGym's server for it (Apache-2.0 and MIT): the map, the grammar, the words,
 the rule of ambiguity and the score are theirs. The differences:
 - Melting points: water is no subject, and an unknown substance is solid at the start. Where a fruit is to be grown, the
@@ -85,12 +91,14 @@ from random import Random
 from envs import common
 from envs.base import Configured, Step
 from envs.common import split_of
+from envs.names import MadeUp
 from envs.refusal import Refusal
 from envs.sciworld.actions import Refused
 from envs.sciworld.goals import Progress, Task, expert, phrase
 from envs.sciworld.house import EASY, SIMPLIFICATIONS, House
+from envs.sciworld.labels import draw_labels, hash_of, relabel
 from envs.sciworld.rooms import furnish
-from envs.sciworld.tasks import FAMILIES, NEAR, SHORT
+from envs.sciworld.tasks import FAMILIES, FRESH, NEAR, SHORT
 
 LEVELS = {  # level: families, simplifications
     "1": (NEAR, ("openDoors",)),
@@ -142,26 +150,31 @@ TRIES = 1000  # tasks drawn before a split counts as empty
 @dataclass(frozen=True)
 class Config:
     difficulty: str = "2"  # levels 1 to 4, drawn uniformly from this comma list; repeats add weight: "1,1,2"
-    tasks: str = ""  # families, a comma list such as "boil,find-plant"; empty: all of the level
+    tasks: str = "panel"  # "panel": the things' own names; "fresh": made-up names for each seed where science permits
+    families: str = ""  # of tasks, a comma list such as "boil,find-plant"; empty: all of the level
     simplifications: str = ""  # "easy", or a comma list of openDoors, teleportAction, ...; added to the level's own
     max_turns: int = 30  # agent turns before the episode is truncated; the expert needs at most 30
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
-        plain = {name: str(getattr(self, name)).replace(" ", "") for name in ("tasks", "simplifications")}
+        if self.tasks.partition(",")[0] in FAMILIES:
+            raise Refusal(f"tasks must be 'panel' or 'fresh'; families={self.tasks} draws from this family")
+        common.set_fields(self, tasks=self.tasks or "panel")  # "" in settings saved before there was a choice
+        common.check_tasks(self.tasks)
+        plain = {name: str(getattr(self, name)).replace(" ", "") for name in ("families", "simplifications")}
         common.set_fields(self, **plain)
-        for name, known in (("tasks", FAMILIES), ("simplifications", (*SIMPLIFICATIONS, "easy"))):
+        for name, known in (("families", FAMILIES), ("simplifications", (*SIMPLIFICATIONS, "easy"))):
             for word in filter(None, getattr(self, name).split(",")):
                 if word not in known:
                     raise Refusal(f"{name} must be from {', '.join(known)}; there is no {word!r}")
         for level in self.difficulty.split(","):
-            if not self.families(level):
-                raise Refusal(f"tasks must have a family of level {level}: {', '.join(LEVELS[level][0])}")
+            if not self.families_at(level):
+                raise Refusal(f"families must have one of level {level}: {', '.join(LEVELS[level][0])}")
 
-    def families(self, level: str) -> list[str]:
+    def families_at(self, level: str) -> list[str]:
         """Return the families to draw from at a level."""
-        return [name for name in LEVELS[level][0] if not self.tasks or name in self.tasks.split(",")]
+        return [name for name in LEVELS[level][0] if not self.families or name in self.families.split(",")]
 
     def simplified(self, level: str) -> set[str]:
         """Return the simplifications at a level."""
@@ -176,26 +189,32 @@ class Env(Configured):
 
     @property
     def task(self) -> str:
-        """The canonical task: its family, what it is about, and where the agent starts."""
+        """The canonical task: its family, what it is about, and where the agent starts; of a fresh one all of it."""
         return self.key
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
         common.check_split(split)
         rng = Random(f"sciworld {split} {seed}")
-        level = rng.choice(self.config.difficulty.split(","))
+        level, self.labels = rng.choice(self.config.difficulty.split(",")), {}
+        draws = FRESH if self.config.tasks == "fresh" else FAMILIES
         for _ in range(TRIES):
-            family = rng.choice(self.config.families(level))
-            task = FAMILIES[family](rng, level == "1")
+            family = rng.choice(self.config.families_at(level))
+            task = draws[family](rng, level == "1")
             self.key = f"sciworld:{family}:{task.key}"
+            if self.config.tasks == "fresh":
+                self.labels = draw_labels(MadeUp(rng))
+                self._start(rng, task, family, level)
+                self.key = f"{relabel(self.key, self.labels)}:{hash_of(self.house, self.labels)}"
             if split_of(self.key) == split:
                 break
         else:
             raise Refusal(f"no task of level {level} is in split {split}: there are too few")
-        self._start(rng, task, family, level)
+        if self.config.tasks == "panel":
+            self._start(rng, task, family, level)
         self.turns, self.paid = 0, 0
         self.running = True
-        observation = f"{self.house.description}\n{self.house.room.look()}"
+        observation = relabel(f"{self.house.description}\n{self.house.room.look()}", self.labels)
         return common.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT_PROMPT)
 
     def step(self, action_text: str) -> Step:
@@ -204,7 +223,7 @@ class Env(Configured):
         self.turns += 1
         valid, before = True, self.progress.score
         try:
-            observation = self.house.act(self._read(action_text))
+            observation = self.house.act(relabel(self._read(action_text), self.labels))
             self._after_action()
         except Refused as refusal:
             observation, valid = str(refusal), False
@@ -214,13 +233,13 @@ class Env(Configured):
         self.running = not (over or truncated)
         shaped = 1.0 if won else self._shaped()
         info = {**common.step_info(won, over, truncated, valid, shaped), "score": score}
-        return Step(observation, float(score - before), over, truncated, info)
+        return Step(relabel(observation, self.labels), float(score - before), over, truncated, info)
 
     def oracle(self) -> str:
         """Return an expert's reply in the current state."""
         common.check_running(self.running)
         action, *things = expert(self.progress, self.plan)
-        text = phrase(self.house, action, *things)
+        text = relabel(phrase(self.house, action, *things), self.labels)
         return common.as_reply(self.config.prompt, REASONS.get(action, "This is the next thing to do."), text)
 
     def _start(self, rng: Random, task: Task, family: str, level: str) -> None:

@@ -42,6 +42,15 @@ LIFESPANS = (  # a task has one animal of each group
     {"beaver": 16, "wolf": 14, "chipmunk": 12, "common toad": 10, "rabbit": 9},
     {"hedgehog": 5, "mouse": 4, "chameleon": 3, "dragonfly": 0.4, "ant": 0.1},
 )
+MORE_LIFESPANS = (  # further animals, for fresh tasks
+    {"condor": 60, "albatross": 55, "chimpanzee": 50, "hippopotamus": 46, "rhinoceros": 44, "camel": 42, "gorilla": 40}
+    | {"ostrich": 38, "alligator": 36, "horse": 28, "eagle": 25},
+    {"lynx": 15.5, "goat": 15, "kangaroo": 14.5, "deer": 13.5, "dog": 13, "sheep": 12.5, "hare": 11.5, "fox": 11}
+    | {"raccoon": 10.5, "badger": 9.5, "hen": 8},
+    {"mole": 4.5, "gerbil": 3.5, "rat": 2.8, "hamster": 2.5, "shrew": 2, "spider": 1.5, "vole": 1, "cricket": 0.3}
+    | {"grasshopper": 0.25, "moth": 0.15, "mosquito": 0.05},
+)
+HATCHED = ("condor", "albatross", "ostrich", "alligator", "eagle", "hen")
 SURFACES = (  # from the fastest to the slowest
     *("greenpaint", "soapy water", "caesium", "steel", "brass", "chocolate", "aluminum", "bronze", "copper", "glass"),
     *("iron", "lead", "paper", "plastic", "platinum", "tin", "titanium", "zinc", "wood", "ceramic", "cloth", "rubber"),
@@ -93,10 +102,10 @@ def find(rng: Random, bare: bool, what: str) -> Task:
     return Task(f"{box}:{room}:{','.join(sorted(shown)) if bare else start}", says, start, place, plan)
 
 
-def lifespan(rng: Random, bare: bool, which: tuple[str, ...]) -> Task:
+def lifespan(rng: Random, bare: bool, which: tuple[str, ...], groups: tuple[dict, ...] = LIFESPANS) -> Task:
     """Draw a task: focus on the animal with the longest or shortest life span, or on both."""
-    animals = [rng.choice(list(group)) for group in LIFESPANS]
-    years = {name: group[name] for name, group in zip(animals, LIFESPANS, strict=True)}
+    animals = [rng.choice(list(group)) for group in groups]
+    years = {name: group[name] for name, group in zip(animals, groups, strict=True)}
     right = [max(years, key=years.get) if side == "longest" else min(years, key=years.get) for side in which]
     start = rng.choice(("foundry", "greenhouse", "kitchen") if bare else ROOMS)
 
@@ -205,6 +214,8 @@ FAMILIES = {
     "mendelian-genetics-known-plant": partial(inheritance, known=True),
     "mendelian-genetics-unknown-plant": partial(inheritance, known=False),
 }
+MANY = tuple(few | more for few, more in zip(LIFESPANS, MORE_LIFESPANS, strict=True))
+FRESH = {name: partial(draw, groups=MANY) if "lifespan" in name else draw for name, draw in FAMILIES.items()}
 NEAR = tuple(FAMILIES)[:7]  # families of level 1, without the house
 SHORT = tuple(FAMILIES)[:9]  # families of level 2
 
@@ -222,6 +233,6 @@ def _put(name: str, room: Thing, pot: int = 0) -> None:
     elif name in OBJECTS:
         create(name).put(room)
     else:
-        stage = "egg" if name in EGGS or name == "common toad" else "baby"
+        stage = "egg" if name in (*EGGS, *HATCHED, "common toad") else "baby"
         label = f"{'frog' if name == 'common toad' else name} egg" if stage == "egg" else f"baby {name}"
         Thing("animal", name, label, called=(label, f"{stage} {name}", f"{stage} {label}"), alive="animal").put(room)

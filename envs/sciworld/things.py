@@ -4,6 +4,8 @@ A thing's form (table, vessel, part, ...) decides how it is described. Lists of 
 one name by their order of arrival.
 """
 
+from functools import lru_cache
+
 from envs.sciworld.kinds import CALLED, CONTAINERS, KINDS, MATTER, READS, SEALED, STATES, TEMPERATURE
 
 ARTICLES = ("a", "an", "the")  # ignored in actions and in names
@@ -235,6 +237,7 @@ class Door(Thing):
         return f"A door to the {self.other(room).name} (that is {'open' if self.open else 'closed'})"
 
 
+@lru_cache(maxsize=4096)  # a house has a few hundred names, and each episode builds them anew
 def plain(text: str) -> str:
     """Return text normalised for comparing names: lower case, single spaces, no articles."""
     return " ".join(word for word in text.lower().split() if word not in ARTICLES)

@@ -30,7 +30,7 @@ def make(difficulty="4", **options) -> Env:
 @cache
 def found(family: str, key: str) -> tuple[int, str]:
     """Return the seed and the split of a task of a family with `key` in its canonical string."""
-    env = make(tasks=family)
+    env = make(families=family)
     for seed in range(3000):
         env.reset(seed, split := SPLITS[seed % 3])
         if key in env.task + "$":
@@ -40,7 +40,7 @@ def found(family: str, key: str) -> tuple[int, str]:
 
 def at(family: str, key: str = "", **options) -> Env:
     """Return an environment in an episode of such a task."""
-    env = make(tasks=family, **options)
+    env = make(families=family, **options)
     env.reset(*found(family, key))
     return env
 
@@ -62,12 +62,15 @@ def episode(seed: int, split: str = "train", actions: str = "", **options) -> It
 
 
 def transcript() -> list[dict]:
-    boil = {"tasks": "boil", "difficulty": "4"}
-    salt, parts = {**boil, "tasks": "chemistry-mix"}, {"tasks": "power-component", "simplifications": "teleportAction"}
+    boil = {"families": "boil", "difficulty": "4"}
+    salt, parts = (
+        {**boil, "families": "chemistry-mix"},
+        {"families": "power-component", "simplifications": "teleportAction"},
+    )
     water, salt_water = found("boil", ":water:hallway:$"), found("chemistry-mix", "salt water:kitchen")
     return [
-        *(case for family in FAMILIES for case in episode(3, tasks=family, difficulty="4")),
-        *(case for family in NEAR for case in episode(5, tasks=family, difficulty="1")),
+        *(case for family in FAMILIES for case in episode(3, families=family, difficulty="4")),
+        *(case for family in NEAR for case in episode(5, families=family, difficulty="1")),
         *episode(*salt_water, **salt),
         *episode(*water, actions=CASES["in the kitchen"].replace("\n", " "), **boil),
         *episode(0, actions=CASES["in the workshop"].replace("\n", " "), **parts, difficulty="3"),
@@ -230,7 +233,7 @@ def test_expert_solves_tasks_of_many_families(level, prompt):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_expert_solves_every_family(family):
     for seed in range(6):
-        env = make(tasks=family, max_turns=30)
+        env = make(families=family, max_turns=30)
         env.reset(seed)
         assert expert(env)[-1].info["success"], env.task
 
@@ -282,7 +285,7 @@ def test_shaped_reward_pays_at_most_six_goals():
 def test_melting_point_is_measured_and_answered_by_a_box(subject):
     """The reading right after melting is on the melting point's side of the limit; the wrong box fails the task."""
     family, sides = f"measure-melting-point-{subject}-substance", Counter()
-    env = make("3", tasks=family, max_turns=40)
+    env = make("3", families=family, max_turns=40)
     for seed in range(40):
         env.reset(seed)
         text, measured = env.house.description, None
@@ -446,7 +449,7 @@ def test_only_a_grown_fruit_counts():
 @pytest.mark.all_only
 def test_every_fruit_is_grown_within_the_turn_limit():
     """Wherever the agent and the seeds are, at the level with closed doors, where the pots have to be filled."""
-    env, rng, played = make(tasks="grow-fruit", max_turns=30), Random(0), set()
+    env, rng, played = make(families="grow-fruit", max_turns=30), Random(0), set()
     while len(played) < len(ROOMS) * len(SEED_ROOMS):
         task = FAMILIES["grow-fruit"](rng, False)
         if ":loose:" in task.key and (key := task.key.partition(":")[2]) not in played:
@@ -486,7 +489,7 @@ def test_a_shovel_digs_soil_out_of_the_ground():
 @pytest.mark.parametrize("known", ["known", "unknown"])
 def test_the_first_generation_shows_which_value_is_dominant(known):
     """The expert answers after it has looked at a child of both plants; the other box fails the task."""
-    traits, env = Counter(), make("3", tasks=f"mendelian-genetics-{known}-plant")
+    traits, env = Counter(), make("3", families=f"mendelian-genetics-{known}-plant")
     for seed in range(60):
         env.reset(seed)
         value, trait = re.search(r"whether (\w+) ([\w ]+) is", env.house.description).groups()

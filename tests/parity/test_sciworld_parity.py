@@ -52,7 +52,9 @@ def quick(values, some) -> list:
 
 def ours(family: str, description: str, start: str, simplifications: str, key: str = "") -> Env:
     """Return our episode of the same task text with `key` in its string, from the same room, or any without a name."""
-    env = Env(Config(difficulty="4", tasks=family, simplifications=simplifications, prompt="short", max_turns=10_000))
+    env = Env(
+        Config(difficulty="4", families=family, simplifications=simplifications, prompt="short", max_turns=10_000)
+    )
     for split in ("train", "val", "test"):
         for seed in range(12_000):
             env.reset(seed, split)
