@@ -95,6 +95,7 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
         raise Refusal(f"patience={cfg.patience} counts evaluations, and {cfg.data} is too small to hold rows out")
     left_out = f", {demos.empty} left out for it" if demos.empty else ""
     counts = f"{len(demos.train):,} conversations to learn, {len(demos.held_out):,} held out"
+    counts += "" if held_out else " (there are fewer than ten distinct prompts)"
     print(f"data: {counts}; {demos.cut:,} cut by max_len={cfg.max_len}{left_out}")
     print("data: an epoch learns all of them, so episodes= has no effect; max_samples=N reads fewer rows")
     return demos
@@ -187,9 +188,13 @@ def to_episode(
 
 
 def _prompt_digest(messages: list[dict]) -> str:
-    """Return the hash of the conversation up to the first reply to the user, whatever its white space."""
+    """Return the hash of the conversation up to the first learned reply to the user, whatever its white space.
+
+    Replies that are not learned belong to the prompt: an agent's rows may all begin with the same rules and an "OK.".
+    """
     first = next((i for i, message in enumerate(messages) if message["role"] == "user"), 0)  # behind a greeting
-    asked = [*messages[:first], *takewhile(lambda message: message["role"] != "assistant", messages[first:])]
+    unlearned = takewhile(lambda m: m["role"] != "assistant" or not m["loss"], messages[first:])
+    asked = [*messages[:first], *unlearned]
     words = [(message["role"], message["content"].split()) for message in asked]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 

@@ -132,6 +132,17 @@ def test_prompts_behind_a_greeting_are_held_out_too(tokenizer, tmp_path, greetin
     assert not prompts[0] & prompts[1] and len(prompts[1]) == 4
 
 
+def test_rows_that_begin_with_the_same_rules_have_prompts_of_their_own(tokenizer, tmp_path, capsys):
+    """As the experts' episodes of AgentGym's environments do: the rules, an "OK." that is not learned, the task."""
+    rules = [{"role": "user", "content": "Rules."}, {"role": "assistant", "content": "OK.", "loss": False}]
+    tasks = [[{"role": "user", "content": f"p{i}"}, {"role": "assistant", "content": "a"}] for i in range(40)]
+    found = loaded(tokenizer, written(tmp_path, *({"messages": [*rules, *task]} for task in tasks)))
+    assert len(found.train) == 36 and len(found.held_out) == 4
+    capsys.readouterr()
+    loaded(tokenizer, written(tmp_path, *[{"messages": [*rules, *tasks[0]]}] * 40))
+    assert "0 held out (there are fewer than ten distinct prompts)" in capsys.readouterr().out
+
+
 def test_a_named_column_that_no_row_has_is_refused(tokenizer, tmp_path):
     with pytest.raises(ValueError, match=r"sft.prompt_column=instruction, and no row has it; there is: messages"):
         loaded(tokenizer, written(tmp_path, CHAT), "sft.prompt_column=instruction")
