@@ -14,6 +14,8 @@ COPIES_SHARE of the memory, the plain code runs.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -58,11 +60,21 @@ Packed = torch.Tensor | MKLWeight  # a weight in oneDNN's layout, or in MKL's
 
 
 def use(chosen: Library) -> None:
-    """Set the library, and drop the copies for another."""
+    """Set the library, and drop all copies."""
     global library
-    if chosen != library:
-        _copies.clear()
+    _copies.clear()
     library = chosen
+
+
+@contextmanager
+def taken(other: Library) -> Iterator[None]:
+    """Context in which another library is in use, beside whose copies those of the present one stay."""
+    global library
+    before, library = library, other
+    try:
+        yield
+    finally:
+        library = before
 
 
 def multiply(x: torch.Tensor, packed: Packed, bias: torch.Tensor | None = None) -> torch.Tensor:

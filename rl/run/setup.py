@@ -75,7 +75,8 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
     # A phase between two parts of "load", so that the trial's time and lack of memory are not taken for the load's.
     with run.phase("trial"):
         plays = algo_cfg.source == "rollouts"
-        exact, products = ranks.chosen(choose_threads, model, cfg.threads, plays, cfg.products)
+        rows = min(cfg.rollout_batch_size, -(-cfg.episodes // ranks.here.world))
+        exact, products = ranks.chosen(choose_threads, model, cfg.threads, plays, cfg.products, rows)
     with run.phase("load"):
         threads = torch.get_num_threads()
         cfg = replace(cfg, threads=threads, products=products)  # a resumed run takes the same
