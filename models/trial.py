@@ -19,6 +19,7 @@ from models.engine import Engine
 from models.hooks import hooks
 from models.linear import ROW_MULTIPLE, LinearLayer
 from models.logprob import token_logprobs
+from models.memory import return_host_memory
 from models.stacked import groups, random_factors
 
 ROWS = 32  # sequences that are sampled at once, where a caller does not know
@@ -47,6 +48,7 @@ def choose_threads(
     torch.set_num_threads(threads or default_threads(model))
     hooks(weight).choose_products(model, products, rows)
     exact = _tried_threads(model, threads, products) if trial else ""
+    return_host_memory()
     return exact, hooks(weight).library() if weight.device.type == "cpu" else products
 
 

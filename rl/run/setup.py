@@ -77,7 +77,7 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
         plays = algo_cfg.source == "rollouts"
         rows = min(cfg.rollout_batch_size, -(-cfg.episodes // ranks.here.world))
         exact, products = ranks.chosen(choose_threads, model, cfg.threads, plays, cfg.products, rows)
-    with run.phase("load"):
+    with run.phase("load", after="trial"):
         threads = torch.get_num_threads()
         cfg = replace(cfg, threads=threads, products=products)  # a resumed run takes the same
         print(f"threads: {threads}{exact and f'; exact: {exact}'}; ranks: {ranks.here.world}", flush=True)
