@@ -49,6 +49,7 @@ print(kept - memory.end_phase())
 
 
 @pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux counts a process's peak")
+@pytest.mark.all_only
 def test_kept_memory_is_returned_after_the_trial():
     output = subprocess.run([sys.executable, "-c", RETURNED], capture_output=True, text=True, check=True).stdout
     assert int(output) > 2**27

@@ -9,10 +9,10 @@ import torch
 
 import rl.rollout
 from benchmarks import common, real_size, sides
-from rl.run import run as run_module
 from models.config import parse_config
 from models.decoder import CausalLM
 from models.sizes import sizes_of
+from rl.run import run as run_module
 
 pytestmark = pytest.mark.all_only
 
