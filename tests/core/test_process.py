@@ -251,19 +251,20 @@ def test_a_part_has_as_large_a_share_of_the_head_as_of_the_layers(layers, words)
 @pytest.mark.parametrize("rows", [1, 32])
 def test_the_chosen_library_wins_in_a_loop_that_is_measured_apart(rows, products):
     """Each library is forced in turn on an epoch's work: the engine samples, and training gives gradients. Where one
-    takes half as long again as another, it must not be the one that was chosen."""
+    takes 1.3 times as long as another, it must not be the one that was chosen. Other programs only add time, so the
+    least counts."""
     model = sides.adapted(sides.random(sides.SHAPES["small"] | {"num_hidden_layers": 4}))
     chosen, seconds = process.best_library(model, rows)[0], {by: [] for by in process.usable_libraries()}
     engines = {}
-    for repeat in range(3):
+    for repeat in range(4):
         for by, found in seconds.items():
             with packed.taken(by):
                 engine = engines.setdefault(by, Engine(model, rows, 128, lora.adapter_version(model)))
                 began = time.process_time()
                 sample_and_train(model, engine, rows)
                 found += [time.process_time() - began] * (repeat > 0)
-    medians = {by: median(found) for by, found in seconds.items()}
-    assert medians[chosen] < 1.5 * min(medians.values()), medians
+    least = {by: min(found) for by, found in seconds.items()}
+    assert least[chosen] < 1.3 * min(least.values()), (chosen, least)
 
 
 def sample_and_train(model, engine: Engine, rows: int, prompt: int = 16, new: int = 12) -> None:
