@@ -47,6 +47,7 @@ class Options(common.Options):
     model: str = ""  # a pretrained model instead: smol | a folder | a hub id
     prompt: Literal["native", "short"] = "native"  # of TextCraft
     peer_rows: Positive[int] = 4  # episodes of a micro-batch of the peers: logits of all would take gigabytes
+    micro_tokens: Positive[int] = 8192  # of a micro-batch of ours
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"  # of the weights; adapters are float32
     episodes: Positive[int] = 8  # of the epoch, all in one optimizer step
     group: Positive[int] = 4  # episodes of the same task
@@ -97,7 +98,7 @@ def words_of(options: Options, model: str, out: str) -> list[str]:
     words += [f"episodes={options.episodes}", f"batch_size={options.episodes}", f"grpo.group_size={options.group}"]
     words += [f"max_turns={options.turns}", f"max_new_tokens={options.new}", f"eval_episodes={options.eval_episodes}"]
     words += ["device=cpu", "grpo.divide_by_std=true", f"threads={options.threads}", f"products={options.products}"]
-    words += [f"textcraft.prompt={options.prompt}"]
+    words += [f"textcraft.prompt={options.prompt}", f"micro_tokens={options.micro_tokens}"]
     return words + [f"{key}={getattr(options, key)}" for key in ("quant", "checkpoint") if getattr(options, key)]
 
 
@@ -268,8 +269,8 @@ def run_ours(options: Options, model_folder: str, work: Path) -> dict[str, Phase
     endless = patch.object(
         Engine, "run", lambda engine, new, temperature, _: run(engine, new, temperature, frozenset())
     )
-    clock = patch.object(rl.run.run, "time", SimpleNamespace(monotonic=common.CLOCKS[options.clock]))
-    with endless, clock:
+    clock = SimpleNamespace(monotonic=common.CLOCKS[options.clock])
+    with endless, patch.object(rl.run.run, "time", clock), patch.object(train, "time", clock):
         train.main(parse(words_of(options, model_folder, str(work / "run")), "train.py"))
     return phases_of(work / "run")
 
