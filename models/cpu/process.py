@@ -85,7 +85,7 @@ def best_library(model: CausalLM | Part, rows: int = ROWS) -> tuple[Library, str
             steps[by] = next(iter(step.possible_arguments(part.model, part.whole)), None)
     while True:
         chosen, costs = speed.race(part, steps, rows)
-        packed.use(chosen)
+        packed.use(chosen, afresh=True)
         tries = type(model) is CausalLM and any(p.requires_grad for p in model.parameters())
         allowed = step.exact_arguments(model) if tries else steps[chosen]
         if allowed == steps[chosen]:

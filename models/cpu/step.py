@@ -21,6 +21,7 @@ from models.config import ModelConfig
 from models.cpu import packed
 from models.cpu.block import normalize
 from models.cpu.onednn import batch_matmul
+from models.cpu.packed import FEW_ROWS
 from models.cpu.products import Copies, StackedOnCPU
 from models.decoder import CausalLM, rotate
 from models.elementwise import shares
@@ -30,7 +31,6 @@ from models.stacked import groups, padded, random_factors, step_layers
 Step = tuple[Copies, int, int]  # arguments of a CPUStep beside the model
 _agreed = WeakKeyDictionary()  # {model: {kind of model: the Step of an exact CPUStep, or None}}
 SMALL = 20_000_000  # parameters; the frozen weights of smaller models are copied for every adapter
-FEW_ROWS = 4  # libraries take other kernels for one to three rows
 SHORT = 256  # tokens of a prefill; in longer ones sums cost more than calls
 
 

@@ -20,7 +20,7 @@ from models.cpu import step as decode
 from models.cpu.step import exact_step
 from models.engine import Engine
 from models.linear import Linear, joint_linear
-from models.logprob import token_logprobs
+from models.logprob import head_logits, token_logprobs
 from models.sizes import Sizes, sizes_of
 
 pytestmark = pytest.mark.all_only
@@ -253,10 +253,10 @@ def test_the_chosen_library_wins_in_a_loop_that_is_measured_apart(rows, products
     """Each library is forced in turn on an epoch's work: the engine samples, and training gives gradients. Where one
     takes 1.3 times as long as another, it must not be the one that was chosen. Other programs only add time, so the
     least counts."""
-    model = sides.adapted(sides.random(sides.SHAPES["small"] | {"num_hidden_layers": 4}))
+    model = sides.adapted(sides.random(sides.SHAPES["small"] | {"num_hidden_layers": 2}))
     chosen, seconds = process.best_library(model, rows)[0], {by: [] for by in process.usable_libraries()}
     engines = {}
-    for repeat in range(4):
+    for repeat in range(3):
         for by, found in seconds.items():
             with packed.taken(by):
                 engine = engines.setdefault(by, Engine(model, rows, 128, lora.adapter_version(model)))
@@ -306,6 +306,26 @@ def test_a_steps_attention_has_the_bits_of_training(library, same_bits, least, p
     monkeypatch.setattr(onednn, "_switch", lambda: "oneDNN")
     by_onednn = [count for count in (1, 2, 63, 64, 999) if onednn.batch_matmul(count, 1) == "oneDNN"]
     assert by_onednn == [count for count in (1, 2, 63, 64, 999) if count == 1 or (least and count >= least)]
+
+
+@pytest.mark.parametrize("agree", [True, False])
+@pytest.mark.parametrize("rows, computed", [(1, 4), (4, 4), (5, 8), (12, 12), (13, 16), (16, 16)])
+def test_plain_logits_of_few_rows_are_padded_to_four(rows, computed, agree, products, monkeypatch):
+    """Where that gives the same bits, else to sixteen."""
+    packed.use("plain")
+    counts, linear = [], packed.F.linear
+    monkeypatch.setattr(packed, "few_rows_agree", lambda *_: agree)
+    monkeypatch.setattr(packed.F, "linear", lambda x, weight: counts.append(len(x)) or linear(x, weight))
+    hidden_ND, weight_VD = torch.randn(rows, 64), torch.randn(300, 64)
+    logits = head_logits(hidden_ND, weight_VD, 1.0)
+    torch.testing.assert_close(logits[:rows], hidden_ND @ weight_VD.mT)
+    assert len(logits) == 16 and counts == [computed if agree else 16]
+
+
+def test_few_plain_rows_agree_if_no_number_of_rows_changes_them(monkeypatch):
+    linear = packed.F.linear
+    monkeypatch.setattr(packed.F, "linear", lambda x, weight: linear(x, weight) * (1 + 1e-6 * (len(x) == 8)))
+    assert not packed.few_rows_agree.__wrapped__(96, 64, 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
