@@ -139,7 +139,7 @@ def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callab
             dtype, read = getattr(torch, cfg.dtype), launch.reader(cfg)
             model = load_model(cfg.model, dtype, cfg.device, cfg.exact, cfg.quant, read)
         with phase("trial"):
-            ranks.chosen(choose_threads, model, cfg.threads, False, cfg.products)
+            ranks.chosen(choose_threads, model, cfg.threads, False, cfg.products, cfg.rollout_batch_size)
         if name != "base":
             with phase("load"):
                 bases.check(Path(name), tokenizer.folder, model.config.quant)

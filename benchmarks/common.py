@@ -26,9 +26,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from models.config import ModelConfig
 from models.cpu import process
-from models.sizes import sizes_of
+from models.cpu.speed import random_part
+from models.sizes import Sizes
 from rl.config import program
 from rl.config.arguments import Positive
 from rl.run.memory_errors import is_out_of_memory
@@ -62,24 +62,14 @@ def parse(options: type[T], words: list[str]) -> T:
     return given
 
 
-def sizes_for_products(cfg: ModelConfig) -> tuple[int, int, int]:
-    """Return the `sizes` of `choose_products`."""
-    return cfg.hidden_size, cfg.intermediate_size, sizes_of(cfg).weights
-
-
 _chosen = {}  # {dtype and sizes of a model: the line about our products}
 
 
-def choose_products(options: Options, sizes: Sequence[int], device: str = "cpu", dtype=torch.float32) -> None:
-    """On a CPU, let ours multiply as a run does; `report` says how.
-
-    sizes: inputs and outputs of the model's layers, and the number of all its weights.
-    """
-    if device != "cpu":
-        return
-    inputs, outputs, weights = sizes
-    line = process.choose_products(options.products, inputs, outputs, dtype, weights)
-    _chosen[f"{str(dtype)[6:]} of layers of {inputs} to {outputs}"] = line
+def choose_products(options: Options, sizes: Sizes, device: str = "cpu", dtype=torch.float32) -> None:
+    """On a CPU, let ours multiply as a run with a model of these sizes does; `report` says how."""
+    if device == "cpu":
+        line = process.choose_products(options.products, random_part(sizes, dtype))
+        _chosen[f"{str(dtype)[6:]} of layers of {sizes.D} to {sizes.I}"] = line
 
 
 def as_stated(options: Options, *sizes: str) -> bool:

@@ -26,6 +26,7 @@ from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
 from models.cuda.graph import CHUNK
 from models.engine import Engine
+from models.sizes import sizes_of
 from rl.config.arguments import Positive
 
 LARGE = 20_000_000  # parameters of the smallest model with the higher target
@@ -218,7 +219,7 @@ def load(name: str, wanted: list[str], options: Options) -> tuple:
     with tempfile.TemporaryDirectory() as folder:
         base, adapter = sides.prepare(name, Path(folder))
         model, tokenizer = sides.our_model(base, adapter)
-        common.choose_products(options, common.sizes_for_products(model.config), dtype=model.lm_head.weight.dtype)
+        common.choose_products(options, sizes_of(model.config), dtype=model.lm_head.weight.dtype)
         makers = {
             "ours": lambda: partial(ours, model),
             "transformers": lambda: partial(peer, endless(sides.peer_model(base, adapter)[0])),

@@ -18,7 +18,9 @@ import torch.nn.functional as F
 from benchmarks import common
 from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
+from models.cpu.speed import WEIGHTS
 from models.logprob import SLAB, slab_back, slabs, token_logprobs
+from models.sizes import Sizes
 from rl.config.arguments import Positive
 
 SPREAD = 2.0  # deviation of the logits: a trained model's have a few nats, with peaks
@@ -208,7 +210,11 @@ def notes_of(missing: list[str]) -> list[str]:
 def main(options: Options) -> None:
     dtypes = common.dtypes_of(options.dtypes)
     torch.set_num_threads(options.threads)
-    common.choose_products(options, (options.D, options.V, options.D * options.V))
+    layers = max(1, options.V * options.D // WEIGHTS)  # narrow ones, so that the head has most of the weights
+    square = {"D": options.D, "I": options.D, "Q": options.D, "K": options.D, "H": 1, "key_heads": 1, "V": options.V}
+    common.choose_products(
+        options, Sizes(L=layers, **square, tied=True, normed=False, biases=0, silu=True, stored="none")
+    )
     make = lru_cache(1)(make_inputs)  # keeps the inputs of one dtype at a time
 
     def plan(sides: dict[str, Callable]) -> Parts:

@@ -20,6 +20,7 @@ from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
 from models.config import parse_config
 from models.logprob import token_logprobs
+from models.sizes import sizes_of
 from rl.batch import forward, make_batch
 from rl.config.arguments import Positive
 from rl.records import Episode, Turn
@@ -95,7 +96,7 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
     @cache
     def made() -> tuple:
         """Return (our model, the pass by side, A and B by side)."""
-        common.choose_products(options, common.sizes_for_products(parse_config(raw)), device, dtype)
+        common.choose_products(options, sizes_of(parse_config(raw)), device, dtype)
         model = sides.adapted(sides.random(raw, dtype, device))
         entering_gradient(model)
         passes, factors = {"ours": partial(our_pass, model, ids_BT, grad_BTD)}, {"ours": our_factors(model)}
@@ -182,7 +183,7 @@ def group_parts(
     @cache
     def made() -> tuple:
         """Return (our model, the pass by side)."""
-        common.choose_products(options, common.sizes_for_products(parse_config(raw)), device, dtype)
+        common.choose_products(options, sizes_of(parse_config(raw)), device, dtype)
         model = sides.adapted(sides.random(raw, dtype, device))
         words = model, make_group(*sizes, raw["vocab_size"])
         grad_N = torch.randn(group * completion, generator=torch.Generator().manual_seed(1))

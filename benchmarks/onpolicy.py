@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from benchmarks import common, generate, sides
 from benchmarks.common import Parts, Row
+from models.sizes import sizes_of
 from rl.batch import forward, make_batch, micro_batches
 from rl.config.arguments import Positive
 from rl.config.words import parse
@@ -86,7 +87,7 @@ def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path
     @cache
     def found() -> tuple[dict[str, Agreement], str]:
         model, tokenizer = sides.our_model(*prepared(), dtype)
-        common.choose_products(options, common.sizes_for_products(model.config), dtype=dtype)
+        common.choose_products(options, sizes_of(model.config), dtype=dtype)
         mine, turns = our_agreement(model, tokenizer, options.episodes)
         by_side = {"ours": mine}
         if not missing:

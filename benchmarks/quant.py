@@ -21,6 +21,7 @@ from models.config import parse_config
 from models.engine import Engine
 from models.logprob import token_logprobs
 from models.quant import KINDS, block_linears
+from models.sizes import sizes_of
 from rl.config.arguments import Positive
 
 
@@ -56,7 +57,7 @@ def size_of(model: CausalLM) -> float:
 def parts_of(name: str, raw: dict, dtype: torch.dtype, options: Options) -> Parts:
     @cache
     def models() -> dict[str, CausalLM]:
-        common.choose_products(options, common.sizes_for_products(parse_config(raw)), dtype=dtype)
+        common.choose_products(options, sizes_of(parse_config(raw)), dtype=dtype)
         plain = sides.random(raw, dtype)
         quantised = {kind: sides.quantised(copy.deepcopy(plain), kind) for kind in KINDS}
         return {

@@ -1,32 +1,37 @@
-"""One GRPO epoch at real size on a CPU, beside transformers + peft + trl: python -m benchmarks.real_size
+"""One GRPO epoch at real size on a CPU, beside transformers + peft (+ trl): python -m benchmarks.real_size
 
-The model has the shape of Qwen2.5-0.5B and random weights. Both sides load it, evaluate, play the same TextCraft tasks
-over several turns, take one optimizer step, evaluate again and save. Random weights never sample a stop token, so all
-replies have max_new_tokens on both sides. Each side runs alone in a process; a row is a phase of the run.
+The model has the shape of Qwen2.5-0.5B and random weights, or is the one of model=. All sides load it, evaluate, play
+the same TextCraft tasks over several turns, take one optimizer step, evaluate again and save. No side ends a reply at a
+stop token, so all replies have max_new_tokens. Each side runs alone in a process; a row is a phase of the run.
 """
 
 import json
+import math
 import multiprocessing
 import sys
 import tempfile
-import time
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 from unittest.mock import patch
 
 import torch
 
 import rl.rollout
+import rl.run.run
 import train
 from benchmarks import common, sides
 from benchmarks.common import Row
 from models import load_tokenizer
+from models.engine import Engine
+from models.weights import resolve
 from rl.config.arguments import NotNegative, Positive
 from rl.config.words import parse
 from rl.evaluate import EVAL_STREAM
@@ -39,6 +44,10 @@ from rl.tasks import Task, make_env, make_tasks
 class Options(common.Options):
     repeats: Positive[int] = 1  # runs of each side, in turn
     shape: Literal[*sides.SHAPES] = "0.5b"  # of a model with random weights
+    model: str = ""  # a pretrained model instead: smol | a folder | a hub id
+    prompt: Literal["native", "short"] = "native"  # of TextCraft
+    peer_rows: Positive[int] = 4  # episodes of a micro-batch of the peers: logits of all would take gigabytes
+    micro_tokens: Positive[int] = 8192  # of a micro-batch of ours
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"  # of the weights; adapters are float32
     episodes: Positive[int] = 8  # of the epoch, all in one optimizer step
     group: Positive[int] = 4  # episodes of the same task
@@ -69,13 +78,13 @@ def phases_of(run: Path) -> dict[str, Phase]:
 
 
 @contextmanager
-def measured_phase(found: dict[str, Phase], name: str) -> Iterator[Phase]:
+def measured_phase(found: dict[str, Phase], name: str, clock: str) -> Iterator[Phase]:
     """Context that adds its seconds and its peak memory to the phase of that name, which it yields."""
-    phase = found.setdefault(name, Phase())
+    phase, now = found.setdefault(name, Phase()), common.CLOCKS[clock]
     common.reset_peak("cpu")
-    began = time.perf_counter()
+    began = now()
     yield phase
-    phase.seconds += time.perf_counter() - began
+    phase.seconds += now() - began
     phase.peak_gib = max(phase.peak_gib, common.peak_gib("cpu"))
 
 
@@ -88,7 +97,8 @@ def words_of(options: Options, model: str, out: str) -> list[str]:
     words = ["algo=grpo", "env=textcraft", f"model={model}", f"dtype={options.dtype}", f"out={out}", "epochs=1"]
     words += [f"episodes={options.episodes}", f"batch_size={options.episodes}", f"grpo.group_size={options.group}"]
     words += [f"max_turns={options.turns}", f"max_new_tokens={options.new}", f"eval_episodes={options.eval_episodes}"]
-    words += ["device=cpu", "grpo.divide_by_std=true", f"threads={options.threads}"]
+    words += ["device=cpu", "grpo.divide_by_std=true", f"threads={options.threads}", f"products={options.products}"]
+    words += [f"textcraft.prompt={options.prompt}", f"micro_tokens={options.micro_tokens}"]
     return words + [f"{key}={getattr(options, key)}" for key in ("quant", "checkpoint") if getattr(options, key)]
 
 
@@ -139,18 +149,44 @@ class Player:
         return out_BT[:, width:].tolist()
 
 
+class Tasks:
+    """What both peers do before and after their optimizer step."""
+
+    def __init__(self, options: Options, model_folder: str, work: Path):
+        self.options, self.work, self.model_folder = options, work, model_folder
+        self.cfg = cfg = parse(words_of(options, model_folder, str(work / "run")), "benchmarks.real_size")
+        self.tasks = make_tasks(cfg, 0, cfg.episodes // cfg.grpo.group_size, cfg.grpo.group_size, "train", cfg.seed)
+        self.found: dict[str, Phase] = {}
+        self.trained_tokens = 0
+
+    def phase(self, name: str):
+        return measured_phase(self.found, name, self.options.clock)
+
+    def player(self, model) -> Player:
+        return Player(self.cfg, model, load_tokenizer(self.model_folder))
+
+    def collect(self, player: Player) -> list[Episode]:
+        with self.phase("collect") as phase:
+            episodes = player.play(self.tasks, self.cfg.temperature)
+        phase.tokens = sampled(episodes)
+        self.trained_tokens = sum(len(episode.ids_T) for episode in episodes)
+        return episodes
+
+    def evaluate(self, player: Player) -> None:
+        held_out = make_tasks(self.cfg, 0, self.cfg.eval_episodes, 1, "val", EVAL_STREAM)
+        for temperature in (self.cfg.temperature, 0.0) if held_out else ():
+            with self.phase("evaluate") as phase:
+                phase.tokens += sampled(player.play(held_out, temperature))
+
+
 def run_trl(options: Options, model_folder: str, work: Path) -> dict[str, Phase]:
     """Run the epoch with trl's GRPOTrainer on a PEFT model; return its phases."""
-    cfg = parse(words_of(options, model_folder, str(work / "run")), "benchmarks.real_size")
-    tasks = make_tasks(cfg, 0, cfg.episodes // cfg.grpo.group_size, cfg.grpo.group_size, "train", cfg.seed)
-    found: dict[str, Phase] = {}
+    own = Tasks(options, model_folder, work)
+    cfg, tasks, found = own.cfg, own.tasks, own.found
 
     def roll_out(prompts: list[str], _trainer) -> dict:
         assert [int(prompt) for prompt in prompts] == [i // options.group for i in range(len(tasks))]
-        with measured_phase(found, "collect") as phase:
-            episodes = player.play(tasks, cfg.temperature)
-        phase.tokens = sampled(episodes)
-        learned.append(sum(len(episode.ids_T) for episode in episodes))
+        episodes = own.collect(player)
         starts = [episode.turns[0].start for episode in episodes]
         return {
             "prompt_ids": [episode.ids_T[:start] for episode, start in zip(episodes, starts, strict=True)],
@@ -160,51 +196,95 @@ def run_trl(options: Options, model_folder: str, work: Path) -> dict[str, Phase]
             "score": [episode.score for episode in episodes],
         }
 
-    def evaluate() -> None:
-        held_out = make_tasks(cfg, 0, cfg.eval_episodes, 1, "val", EVAL_STREAM)
-        for temperature in (cfg.temperature, 0.0) if held_out else ():
-            with measured_phase(found, "evaluate") as phase:
-                phase.tokens += sampled(player.play(held_out, temperature))
-
-    learned: list[int] = []
-    with measured_phase(found, "load"):
+    with own.phase("load"):
         model, tokenizer = sides.peer_base(model_folder, getattr(torch, options.dtype))
+        rows = math.gcd(cfg.episodes, options.peer_rows)
         more = {"use_cpu": True, "max_steps": 1, "learning_rate": cfg.lr, "max_completion_length": 4096}
-        more |= {"per_device_train_batch_size": cfg.episodes, "num_generations": options.group}
+        more |= {"per_device_train_batch_size": rows, "gradient_accumulation_steps": cfg.episodes // rows}
+        more |= {"num_generations": options.group}
         score = lambda score, **_: score  # noqa: E731
         texts = [str(i) for i in range(cfg.episodes // options.group)]
         words = sides.new_adapter(model), tokenizer, score, texts, work / "trl", more
         trainer = sides.grpo_trainer(*words, rollout_func=roll_out)
-        player = Player(cfg, trainer.model, load_tokenizer(model_folder))
+        player = own.player(trainer.model)
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
-    evaluate()
-    with measured_phase(found, "learn") as phase:
+    own.evaluate(player)
+    with own.phase("learn") as phase:
         trainer.train()
-    phase.tokens = sum(learned)
+    phase.tokens = own.trained_tokens
     phase.seconds -= found["collect"].seconds  # which trl's step plays
-    evaluate()
-    with measured_phase(found, "save"):
+    own.evaluate(player)
+    with own.phase("save"):
         trainer._save_checkpoint(trainer.model, trial=None)
     after = dict(trainer.model.named_parameters())
     assert any(not torch.equal(before[name], after[name]) for name in before), "the step moved no weight"
     return found
 
 
+def run_peft(options: Options, model_folder: str, work: Path) -> dict[str, Phase]:
+    """Run the epoch with a plain loop on a PEFT model: on-policy, so that each token's gradient is its advantage times
+    that of its log-probability. Return its phases."""
+    own = Tasks(options, model_folder, work)
+    with own.phase("load"):
+        model = sides.new_adapter(sides.peer_base(model_folder, getattr(torch, options.dtype))[0]).eval()
+        player, trained = own.player(model), [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=own.cfg.lr, weight_decay=0.0)
+    own.evaluate(player)
+    episodes = own.collect(player)
+    with own.phase("learn") as phase:
+        scores = torch.tensor([episode.score for episode in episodes]).view(-1, options.group)
+        advantages = ((scores - scores.mean(1, True)) / (scores.std(1, keepdim=True) + 1e-6)).flatten().tolist()
+        for start in range(0, len(episodes), options.peer_rows):
+            rows = slice(start, start + options.peer_rows)
+            (-weighted_logprobs(model, episodes[rows], advantages[rows]) / sampled(episodes)).backward()
+        torch.nn.utils.clip_grad_norm_(trained, own.cfg.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+    phase.tokens = own.trained_tokens
+    own.evaluate(player)
+    with own.phase("save"):
+        model.save_pretrained(work / "peft")
+        torch.save(optimizer.state_dict(), work / "optimizer.pt")
+    return own.found
+
+
+def weighted_logprobs(model, episodes: list[Episode], advantages: list[float]) -> torch.Tensor:
+    """Return the sum of the sampled tokens' log-probabilities, each times its episode's advantage. The head computes
+    what follows the shortest prompt alone, as trl's does."""
+    width, start = max(len(episode.ids_T) for episode in episodes), min(episode.turns[0].start for episode in episodes)
+    pad = lambda rows: torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])  # noqa: E731
+    ids_BT, mask_BT = pad(episode.ids_T for episode in episodes), pad(episode.action_mask_T for episode in episodes)
+    real_BT = pad([1] * len(episode.ids_T) for episode in episodes)
+    keep = width - start + 1
+    logits = model(ids_BT, attention_mask=real_BT, use_cache=False, logits_to_keep=keep).logits[:, :-1].float()
+    logprobs_BT = logits.log_softmax(-1).gather(-1, ids_BT[:, start:, None])[..., 0]
+    return (logprobs_BT * mask_BT[:, start:] * torch.tensor(advantages)[:, None]).sum()
+
+
 # ---- both sides ----
 
 
 def run_ours(options: Options, model_folder: str, work: Path) -> dict[str, Phase]:
-    train.main(parse(words_of(options, model_folder, str(work / "run")), "train.py"))
+    run = Engine.run
+    endless = patch.object(
+        Engine, "run", lambda engine, new, temperature, _: run(engine, new, temperature, frozenset())
+    )
+    clock = SimpleNamespace(monotonic=common.CLOCKS[options.clock])
+    with endless, patch.object(rl.run.run, "time", clock), patch.object(train, "time", clock):
+        train.main(parse(words_of(options, model_folder, str(work / "run")), "train.py"))
     return phases_of(work / "run")
+
+
+RUNS = {"ours": run_ours, "trl": run_trl, "transformers + peft": run_peft}
 
 
 def run_side(options: Options, side: str, model_folder: str) -> dict[str, Phase]:
     """Run a side in this process, whose stdout is stderr meanwhile."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
-    run, evenly = {"ours": run_ours, "trl": run_trl}[side], patch.object(rl.rollout.reward, "turn_reward", even_ids)
+    evenly = patch.object(rl.rollout.reward, "turn_reward", even_ids)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr), evenly:
-        return run(options, model_folder, Path(folder))
+        return RUNS[side](options, model_folder, Path(folder))
 
 
 def measured(options: Options, side: str, model_folder: str) -> dict[str, Phase]:
@@ -236,29 +316,40 @@ NOTES = [
     "in every bit, which only ours tries. learn: one optimizer step over all episodes; its tok/s count prompts and "
     "observations too. The other tok/s count sampled tokens. save: adapter and optimizer.",
     "peak: resident memory of the process in that phase, libraries and weights included.",
-    "trl: GRPOTrainer with a rollout function that plays the same tasks by transformers' generate, whole histories in "
-    "every turn; beta=0, no gradient checkpointing, no logging.",
-    "The reward of a turn is the share of even ids, on both sides: random weights solve no task, and our update "
-    "leaves out episodes without an advantage. Adapters are float32 on both sides.",
+    "Both peers play the same tasks by transformers' generate, whole histories in every turn. trl: GRPOTrainer with a "
+    "rollout function; beta=0, no gradient checkpointing, no logging. transformers + peft: a plain loop in its place.",
+    "The reward of a turn is the share of even ids, on all sides: random weights solve no task, and our update leaves "
+    "out episodes without an advantage. Adapters are float32 on all sides.",
 ]
 
 
 def main(options: Options) -> None:
-    missing = common.absent(*sides.TRAINER)
+    missing, without = common.absent(*sides.TRAINER), common.absent("transformers", "peft")
     common.hint(missing)
-    wanted = common.chosen(["ours", *([] if missing else ["trl"])], options.only)
+    peers = [*([] if missing else ["trl"]), *([] if without else ["transformers + peft"])]
+    wanted = common.chosen(["ours", *peers], options.only)
+    runs: dict[str, list] = {side: [] for side in wanted}
+    dropped: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        model = f"{folder}/base"
-        sides.write_base(options.shape, getattr(torch, options.dtype), model)
-        runs: dict[str, list] = {side: [] for side in wanted}
+        if options.model:
+            model = str(resolve(options.model))
+        else:
+            model = f"{folder}/base"
+            sides.write_base(options.shape, getattr(torch, options.dtype), model)
         for _ in range(options.repeats):
-            for side in wanted:
-                runs[side].append(measured(options, side, model))
+            works = {side: partial(measured, options, side, model) for side in wanted if side not in dropped}
+            for side, phases in common.each_side(works, dropped).items():
+                runs[side].append(phases)
+    runs = {side: found for side, found in runs.items() if side not in dropped}
     rows = [common.progress(row) for row in rows_of(runs)]
-    about = {"shape": options.shape, "dtype": options.dtype, "lora": "r=16 all-linear"}
+    about = {
+        "model": options.model or f"random weights, {options.shape}",
+        "dtype": options.dtype,
+        "lora": "r=16 all-linear",
+    }
     played = f"{options.episodes} episodes in groups of {options.group}"
     about |= {"epoch": f"{played}, {options.turns} turns of {options.new} tokens"}
-    notes = [*NOTES, *common.absences(missing)]
+    notes = [*NOTES, *common.absences(missing), *(f"{side}: left out, {why}." for side, why in dropped.items())]
     common.report("real_size", rows, options, notes, about)
 
 

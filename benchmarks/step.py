@@ -27,6 +27,7 @@ from benchmarks import common, sides
 from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul, load_tokenizer
 from models.engine import Engine
+from models.sizes import sizes_of
 from rl import grpo
 from rl.batch import make_batch
 from rl.config.arguments import Positive
@@ -84,7 +85,7 @@ class Ours:
         self.options, self.clock = options, Clock(options.device, options.clock)
         dtype = getattr(torch, options.dtype)
         self.model, self.tokenizer = sides.our_model(base, adapter, dtype, options.device)
-        common.choose_products(options, common.sizes_for_products(self.model.config), options.device, dtype)
+        common.choose_products(options, sizes_of(self.model.config), options.device, dtype)
         self.prompts = sides.windows(self.tokenizer, [options.prompt] * options.prompts)
         count = options.prompts * options.samples
         words = ["algo=grpo", "model=given", f"lr={LR}", f"episodes={count}", f"batch_size={count}"]

@@ -163,7 +163,7 @@ def main() -> None:
     torch.manual_seed(SEED)
     model, tokenizer = load_model("tiny"), load_tokenizer("tiny")
     inject(model, RANK, ALPHA)  # in every linear layer; A is random and B zero, so training starts from the model
-    choose_threads(model, trial=True)  # and a library of products, so that sampling and training give the same bits
+    choose_threads(model, trial=True, rows=EPISODES)  # and products with which sampling and training have equal bits
     engine = Engine(model, max_rows=EPISODES, max_len=MAX_LEN)  # samples from the very weights that train
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, weight_decay=0.0)

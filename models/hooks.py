@@ -39,7 +39,7 @@ class Hooks:
     train_block: Callable = nothing_faster  # (block, x_ND, layout, wanted) -> x_ND after the block, without a cache
     footprint: Callable = nothing_faster  # (sizes, ...) -> the Footprint of models/memory.py
     keep_copies: Callable[[bool], None] = nothing_faster  # as `keep_copies` below, for one kind of device
-    choose_products: Callable = nothing_faster  # (model, products): choose and print how products are computed
+    choose_products: Callable = nothing_faster  # (model, products, rows sampled at once): choose and print how
     # CPU
     slab_back: Callable = nothing_faster  # (x [N, size], weight_VD, start, size) -> x @ the slab's weights [N, D]
     rms_norm: Callable = nothing_faster  # (x, weight, eps) -> models/decoder.py's RMSNorm of x, float32

@@ -12,6 +12,7 @@ ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the second is t
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+C = ctypes.CDLL(None) if os.name == "posix" else None
 
 
 class Footprint(NamedTuple):
@@ -40,16 +41,15 @@ def keep_host_memory() -> None:
     """Make glibc keep the memory of freed tensors of up to KEPT bytes for the next ones. By default it returns every
     tensor of more than 32 MiB to the system and gets the next one page by page, which takes up to half the time of a
     training step. Does nothing without glibc."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    mallopt = getattr(C, "mallopt", None)
     if mallopt is not None and (mallopt(M_MMAP_THRESHOLD, KEPT) or mallopt(M_MMAP_THRESHOLD, OLD_KEPT)):
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def release_host_memory() -> None:
-    """Give what glibc keeps of freed tensors back to the system. Does nothing without glibc."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)
+def return_host_memory() -> None:
+    """Return the memory of freed tensors to the system, after work whose tensors have sizes of their own. Does nothing
+    without glibc."""
+    getattr(C, "malloc_trim", lambda _: None)(0)
 
 
 def end_phase() -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.utils.rnn import pad_sequence
 
 from models.attention import KEY_BLOCK, SMALL_PRODUCT
@@ -18,8 +19,10 @@ from models.engine import Engine
 from models.hooks import hooks
 from models.linear import ROW_MULTIPLE, LinearLayer
 from models.logprob import token_logprobs
+from models.memory import return_host_memory
 from models.stacked import groups, random_factors
 
+ROWS = 32  # sequences that are sampled at once, where a caller does not know
 ONE_THREAD = 10_000_000  # parameters, below which a model takes one thread
 VECTOR = 8  # numbers; MKL multiplies a thread's last columns by another kernel, whose sums depend on alignment
 SEQUENCES = 33  # so the decoder meets 16, 32 and 48 rows (16 of a LARGE model), and training hundreds
@@ -27,21 +30,25 @@ ALONE = 5  # every fifth sequence by length is also trained alone
 LARGE = 1_000_000_000  # parameters, from which on half as many sequences are tried: a trial should take seconds
 
 
-def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, products: str = "auto") -> tuple[str, str]:
+def choose_threads(
+    model: CausalLM, threads: int = 0, trial: bool = False, products: str = "auto", rows: int = ROWS
+) -> tuple[str, str]:
     """Choose how products are computed, print it, and give torch that many CPU threads.
 
     threads: 0: `default_threads`; where that many fail in the trial, the largest number is searched that does not, by
     halving the interval.
     products: on a CPU "auto" | "onednn" | "mkl" | "plain". With "auto" another is taken where the first fails in the
     trial.
+    rows: sequences that are sampled at once: which library is faster depends on it.
 
     Return (exact, products): "yes" if the trial succeeds, else the first thing that differs, or "" without `trial`; and
     the library that was chosen on a CPU.
     """
     weight = model.lm_head.weight
     torch.set_num_threads(threads or default_threads(model))
-    hooks(weight).choose_products(model, products)
+    hooks(weight).choose_products(model, products, rows)
     exact = _tried_threads(model, threads, products) if trial else ""
+    return_host_memory()
     return exact, hooks(weight).library() if weight.device.type == "cpu" else products
 
 
@@ -109,7 +116,8 @@ def _gap(model: CausalLM, sequences: list[list[int]], sampled: list[list[float]]
     ids, rows, sequences_ST = _packed(model, sequences)
     own = [row[-len(logprobs) :] for row, logprobs in zip(rows, sampled, strict=True)]
     places = torch.cat(own).to(ids.device)
-    with torch.enable_grad():
+    nothing = lambda _: None  # noqa: E731  (no backward follows, so that nothing need be kept for it)
+    with torch.enable_grad(), saved_tensors_hooks(nothing, nothing):
         hidden_ND = model(ids[None], sequences_ST=sequences_ST, wanted=places - 1)
         logprobs_N = token_logprobs(hidden_ND, model.lm_head.weight, ids[places])[0].detach().cpu()
     return (logprobs_N - torch.tensor([logprob for turn in sampled for logprob in turn])).abs().max().item()

@@ -26,7 +26,7 @@ from random_episodes import CHANGED, LARGE, MICRO_TOKENS, NEW, SHORT, gaps_of, p
 import lora
 import train
 from benchmarks import sides
-from benchmarks.common import Row, sizes_for_products
+from benchmarks.common import Row
 from models import CausalLM, load_model
 from models.cpu import packed, process
 from models.trial import first_difference
@@ -113,8 +113,7 @@ def measure(cell: Cell, base: str | None) -> Row:
 
     base: the model of the run that is resumed; None: no run.
     """
-    inputs, outputs, weights = sizes_for_products(make_model(cell).config)
-    process.choose_products("auto", inputs, outputs, getattr(torch, cell[1]), weights)
+    process.choose_products("auto", make_model(cell))
     plays = (LARGE,) if cell[0] == "0.5b" else (CHANGED, NEW)
     difference, gaps = tried_and_compared(partial(make_model, cell), plays, MICRO_TOKENS)
     largest, check = gaps.max().item(), f"exact: {difference or 'yes'}; {int((gaps != 0).sum())} of {len(gaps)} differ"

@@ -1,17 +1,18 @@
-"""Share the trials of exactness between the runs of a process, or of several: each takes a second or two."""
+"""Share the trials of a run's start between the runs of a process, and those of exactness between processes."""
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
 import torch
 
 PASSED = set()  # digests of what decides a trial, of those that found no difference
+RACES = {}  # {what decides a trial of speed: its result}
 
 
-@contextmanager
+@contextlib.contextmanager
 def shared_trials(folder: Path | None = None, also_first: bool = True) -> Iterator[None]:
     """Context in which a run takes the trials of an earlier run with the same model and kernels, if they found no
     difference.
@@ -20,10 +21,10 @@ def shared_trials(folder: Path | None = None, also_first: bool = True) -> Iterat
     `trial.first_difference` too, and not only the trials of the decode step.
     """
     from models import trial
-    from models.cpu import packed
+    from models.cpu import packed, speed
     from models.cpu import step as cpu_step
 
-    first_difference = trial.first_difference
+    first_difference, race = trial.first_difference, speed.race
 
     def key(name: str, model: torch.nn.Module, *kind) -> str:
         weights = [(p.dtype, p.device, p.shape, p.requires_grad) for p in model.parameters()]
@@ -45,6 +46,13 @@ def shared_trials(folder: Path | None = None, also_first: bool = True) -> Iterat
             remember(passed)
         return found
 
+    def shared_race(part, steps, rows: int):
+        shapes = [(p.dtype, p.shape, p.requires_grad) for p in part.model.parameters()]
+        kind = repr((part.model.config, shapes, torch.get_num_threads(), steps, rows))
+        if kind not in RACES:
+            RACES[kind] = race(part, steps, rows)
+        return RACES[kind]
+
     def shared(name: str) -> Callable[..., bool]:
         real = getattr(cpu_step, name)
 
@@ -59,5 +67,8 @@ def shared_trials(folder: Path | None = None, also_first: bool = True) -> Iterat
 
     steps = {name: shared(name) for name in ("_agrees", "_prefills_alike")}
     first = shared_difference if also_first else first_difference
-    with mock.patch.object(trial, "first_difference", first), mock.patch.multiple(cpu_step, **steps):
+    patches = {trial: {"first_difference": first}, cpu_step: steps, speed: {"race": shared_race}}
+    with contextlib.ExitStack() as stack:
+        for module, names in patches.items():
+            stack.enter_context(mock.patch.multiple(module, **names))
         yield

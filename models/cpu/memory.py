@@ -5,7 +5,7 @@ from functools import cache
 import torch
 
 from models import head
-from models.cpu import onednn, packed, process, products, step
+from models.cpu import onednn, packed, process, products, speed, step
 from models.linear import ROW_MULTIPLE
 from models.logprob import SLAB
 from models.memory import Footprint
@@ -22,7 +22,7 @@ def footprint(
     library: products= of train.py; tried on this machine with "auto", and plain where it lacks the library. rows:
     tokens whose log-probabilities are computed together. again: whether their backward computes the logits again.
     """
-    library, copies = _best_library(library, sizes.D, sizes.I, dtype, sizes.weights), 0
+    library, copies = _library(library, sizes, dtype), 0
     if rank:
         head_weights = sizes.V * sizes.D  # copied for the backward, and for the forward, which sums in float32
         linears = 2 * sizes.block_weights if kind == "none" else 0
@@ -40,8 +40,10 @@ def footprint(
 
 
 @cache
-def _best_library(*args) -> str:
-    return process.best_library(*args)[0]
+def _library(kind: str, sizes: Sizes, dtype: torch.dtype) -> str:
+    if kind != "auto":
+        return process.asked_library(kind)[0]
+    return process.best_library(speed.random_part(sizes, dtype))[0]
 
 
 def _bytes_of_copy(dtype: torch.dtype, library: str) -> int:

@@ -14,6 +14,8 @@ COPIES_SHARE of the memory, the plain code runs.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -25,6 +27,7 @@ COPIES_SHARE = 0.25  # of the machine's memory, for all copies of weights togeth
 SHARE = 64  # outputs of a thread in MKL's layout, at least
 ROWS = 512  # that the layouts are made for; other numbers of rows may be multiplied by them too
 WIDENED = 256  # rows of 16 bits that are multiplied at once as float32; more take more memory and no less time
+FEW_ROWS = 4  # libraries take other kernels for one to three rows
 TRIED_ROWS = 48  # most rows of a product whose padding may be left out
 TRIED_SIZE = 2**25  # most weights of a layer that is tried for it; the trial makes as many, and their copy
 DTYPES = {"onednn": (torch.float32, torch.bfloat16), "mkl": (torch.float32, torch.bfloat16, torch.float16)}
@@ -57,12 +60,23 @@ class MKLWeight(NamedTuple):
 Packed = torch.Tensor | MKLWeight  # a weight in oneDNN's layout, or in MKL's
 
 
-def use(chosen: Library) -> None:
-    """Set the library, and drop the copies for another."""
+def use(chosen: Library, afresh: bool = False) -> None:
+    """Set the library, and drop the copies for another one; afresh: all copies, because several libraries have some."""
     global library
-    if chosen != library:
+    if afresh or chosen != library:
         _copies.clear()
     library = chosen
+
+
+@contextmanager
+def taken(other: Library) -> Iterator[None]:
+    """Context in which another library is in use, beside whose copies those of the present one stay."""
+    global library
+    before, library = library, other
+    try:
+        yield
+    finally:
+        library = before
 
 
 def multiply(x: torch.Tensor, packed: Packed, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -79,6 +93,16 @@ def multiply_first(x_ND: torch.Tensor, rows: int, packed: Packed, bias: torch.Te
     if small and independent_rows("onednn", *packed.shape, torch.get_num_threads()):
         return F.pad(multiply(x_ND[:rows], packed, bias), (0, 0, 0, len(x_ND) - rows))
     return multiply(x_ND, packed, bias)
+
+
+def plain_first(x_ND: torch.Tensor, rows: int, weight: torch.Tensor) -> torch.Tensor:
+    """Return x @ weight.T by a plain float32 product, for an x whose rows from `rows` on are padding. Rows beyond the
+    next multiple of FEW_ROWS are left out, and their results are zeros, where `few_rows_agree` allows it."""
+    few = rows + -rows % FEW_ROWS
+    small = few < len(x_ND) <= TRIED_ROWS and weight.numel() <= TRIED_SIZE
+    if small and few_rows_agree(*weight.shape, torch.get_num_threads()):
+        return F.pad(F.linear(x_ND[:few], weight), (0, 0, 0, len(x_ND) - few))
+    return F.linear(x_ND, weight)
 
 
 @torch.no_grad()
@@ -197,6 +221,19 @@ def independent_rows(by: Library, outputs: int = 96, inputs: int = 256, _threads
     copy, bias = pack_weight(weight, by), torch.randn(outputs, generator=generator)
     product = multiply(x, copy, bias)
     return all(torch.equal(multiply(x[:rows], copy, bias), product[:rows]) for rows in range(1, TRIED_ROWS))
+
+
+@cache
+@torch.no_grad()
+def few_rows_agree(outputs: int, inputs: int, _threads: int) -> bool:
+    """Return whether a row of a plain float32 product with a weight [outputs, inputs] has the same bits beside
+    TRIED_ROWS - 1 others and beside the fewer of each multiple of FEW_ROWS."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(TRIED_ROWS + outputs, inputs, generator=generator).split((TRIED_ROWS, outputs))
+    product = F.linear(x, weight)
+    return all(
+        torch.equal(F.linear(x[:rows], weight), product[:rows]) for rows in range(FEW_ROWS, TRIED_ROWS, FEW_ROWS)
+    )
 
 
 def accurate(rows: int, inner: int, product, dtype=torch.float32) -> bool:

@@ -34,9 +34,13 @@ def joint_gradient(grad: torch.Tensor, weights: list[torch.Tensor]) -> torch.Ten
 
 
 def slab_logits(hidden_ND, rows: int, weight_VD, start: int, size: int, dtype: torch.dtype) -> torch.Tensor | None:
-    """Return the logits of one slab of the head, or None where it has no copy."""
+    """Return the logits of one slab of the head, or None in 16 bits where it has no copy."""
     copies = packed.slab_copies(weight_VD, size, dtype)
-    return None if copies is None else packed.multiply_first(hidden_ND.to(dtype), rows, copies[start // size])
+    if copies is not None:
+        return packed.multiply_first(hidden_ND.to(dtype), rows, copies[start // size])
+    if not hidden_ND.dtype == weight_VD.dtype == dtype == torch.float32:
+        return None
+    return packed.plain_first(hidden_ND, rows, weight_VD[start : start + size])
 
 
 def slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int, size: int) -> torch.Tensor | None:

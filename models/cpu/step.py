@@ -21,16 +21,16 @@ from models.config import ModelConfig
 from models.cpu import packed
 from models.cpu.block import normalize
 from models.cpu.onednn import batch_matmul
+from models.cpu.packed import FEW_ROWS
 from models.cpu.products import Copies, StackedOnCPU
 from models.decoder import CausalLM, rotate
 from models.elementwise import shares
 from models.linear import ROW_MULTIPLE, LinearParts
 from models.stacked import groups, padded, random_factors, step_layers
 
-_agreed = WeakKeyDictionary()  # {model: {kind of model: arguments of an exact CPUStep, or None}}
+Step = tuple[Copies, int, int]  # arguments of a CPUStep beside the model
+_agreed = WeakKeyDictionary()  # {model: {kind of model: the Step of an exact CPUStep, or None}}
 SMALL = 20_000_000  # parameters; the frozen weights of smaller models are copied for every adapter
-FEW_ROWS = 4  # libraries take other kernels for one to three rows
-FEW_CALLS = 100_000_000  # parameters; without copies of weights fewer calls save a larger model little
 SHORT = 256  # tokens of a prefill; in longer ones sums cost more than calls
 
 
@@ -181,48 +181,62 @@ def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) ->
     return first, mask_from, torch.where(masked_UZL, float("-inf"), 0.0)[:, :, None]
 
 
-def _size(model: CausalLM) -> int:
-    return sum(p.numel() for p in model.parameters())
+def exact_step(model: CausalLM) -> CPUStep | None:
+    """Return a CPUStep that agrees with the model in every bit, or None."""
+    arguments = exact_arguments(model)
+    return CPUStep(model, *arguments) if arguments else None
 
 
 @torch.no_grad()
-def exact_step(model: CausalLM) -> CPUStep | None:
-    """Return a CPUStep that agrees with the model in every bit on five or six tokens of 1 to 64 rows, or None.
+def exact_arguments(model: CausalLM) -> Step | None:
+    """Return the arguments of a CPUStep that agrees with the model in every bit on five or six tokens of 1 to 64 rows,
+    or None.
 
     Rows are padded to FEW_ROWS if that agrees: a product of four rows takes half the time of one of sixteen. A small
     model's weights are stacked if that agrees. The step also prefills if that agrees. The trial runs once for each
     model, library, number of threads and shape of the adapters, with random B factors, on the first layers alone that
     have every kind: those after them multiply the same shapes.
     """
-    weight = model.lm_head.weight
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or model.config.quant != "none":
-        return None  # of quantised weights the stacks would be a dense copy
-    inputs = [[[layer.parts() for layer in layers] for layers in groups(block)] for block in model.model.layers]
-    copied = (packed.weight_copy([layer.weight for layer in group]) is not None for group in chain(*inputs))
-    if _size(model) > FEW_CALLS and not all(copied):
-        return None
-    layers = [list(chain(*block)) for block in inputs]
+    steps = possible_arguments(model, sum(p.numel() for p in model.parameters()))
+    layers = [[layer.parts() for layer in chain(*groups(block))] for block in model.model.layers]
     shapes = tuple(tuple((x.weight.requires_grad, x.A is None or x.A.shape) for x in block) for block in layers)
     agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), packed.library, shapes)
-    if kind not in agreed:
-        short = _first_layers(model, shapes)
+    if steps and kind not in agreed:
+        short = _layers_of_every_kind(model, shapes)
         with random_factors(short):
-            copies = get_args(Copies) if _size(model) < SMALL else ("none",)
-            steps = product(copies, _row_multiples(list(chain(*layers))))
             exact = next((step for step in steps if _agrees(CPUStep(short, *step), short)), None)
-            agreed[kind] = exact and (*exact, SHORT * _prefills_alike(CPUStep(short, *exact), short))
-    return CPUStep(model, *agreed[kind]) if agreed[kind] else None
+            agreed[kind] = exact and (*exact[:2], SHORT * _prefills_alike(CPUStep(short, *exact), short))
+    return agreed[kind] if steps else None
 
 
-def _first_layers(model: CausalLM, shapes: tuple) -> CausalLM:
-    """Return a model of the first layers, which are this model's own: two, or as many as have every kind of layer. A
-    kind is a window, a rotary embedding and its part of `shapes`. Of sharded weights it is the whole model: FSDP
-    gathers by module."""
+def possible_arguments(model: CausalLM, size: int) -> list[Step]:
+    """Return the arguments to try, the fastest first, for a model, or for the first layers of one, of `size`
+    weights in all."""
+    weight = model.lm_head.weight
+    if weight.device.type != "cpu" or weight.dtype != torch.float32 or model.config.quant != "none":
+        return []  # of quantised weights the stacks would be a dense copy
+    inputs = [[layer.parts() for layer in layers] for block in model.model.layers for layers in groups(block)]
+    frozen = [weights for layers in inputs if not (weights := [layer.weight for layer in layers])[0].requires_grad]
+    if len({packed.weight_copy(weights) is None for weights in frozen}) > 1:
+        return []  # beyond the budget of copies later layers would not multiply as the first ones, which are tried
+    copies = get_args(Copies) if size < SMALL else ("none",)
+    layers = list(chain(*inputs))
+    return [(*step, SHORT) for step in product(copies, _row_multiples(layers))]
+
+
+def _layers_of_every_kind(model: CausalLM, shapes: tuple) -> CausalLM:
+    """Return a model of the first layers: two, or as many as have every kind of layer. A kind is a window, a rotary
+    embedding and its part of `shapes`. Of sharded weights it is the whole model: FSDP gathers by module."""
     if type(model) is not CausalLM:
         return model
+    kinds = list(zip(model.config.windows, model.config.ropes, shapes, strict=True))
+    return first_layers(model, max(2, 1 + max(map(kinds.index, kinds))))
+
+
+def first_layers(model: CausalLM, count: int) -> CausalLM:
+    """Return a model of the first layers, which are this model's own, at most `count`."""
     cfg, blocks = model.config, model.model.layers
-    kinds = list(zip(cfg.windows, cfg.ropes, shapes, strict=True))
-    count = min(len(blocks), max(2, 1 + max(map(kinds.index, kinds))))
+    count = min(len(blocks), count)
     short, decoder = copy.copy(model), copy.copy(model.model)
     decoder._modules = {**model.model._modules, "layers": blocks[:count]}
     short._modules = {**model._modules, "model": decoder}

@@ -34,7 +34,7 @@ def sample(hidden_BD, weight_VD, temperature, uniforms_B):
     return available.kernels().sample.sample(hidden_BD, weight_VD, temperature, uniforms_B)
 
 
-def show(model: CausalLM, _products: str) -> None:
+def show(model: CausalLM, _products: str, _rows: int) -> None:
     """Print one line: which code computes a model on CUDA."""
     parts = {"sampling": sampling(model), "products": products(model), "training attention": attention(model)}
     parts["training blocks"] = blocks(model)

@@ -164,18 +164,18 @@ def agreed(result: T, error: Exception | None = None) -> list[T]:
     return [result for result, _ in outcomes]
 
 
-def chosen(choose: Callable, model: Any, threads: int, trial: bool, products: str) -> tuple[str, str]:
+def chosen(choose: Callable, model: Any, threads: int, trial: bool, products: str, rows: int) -> tuple[str, str]:
     """Return what `choose` (models.choose_threads) returns on the first rank; the others take the same kernels.
 
     Raises ValueError where another rank's CPU lacks them.
     """
     if here.world == 1:
-        return choose(model, threads, trial, products)
+        return choose(model, threads, trial, products, rows)
     import torch  # as above
 
     def on_first() -> tuple[str, str, int] | None:
         with sampling():
-            return (*choose(model, threads, trial, products), torch.get_num_threads()) if is_first() else None
+            return (*choose(model, threads, trial, products, rows), torch.get_num_threads()) if is_first() else None
 
     exact, kind, count = together(on_first)[0]
     kinds = gathered(kind if is_first() else choose(model, count, False, kind)[1])

@@ -44,10 +44,11 @@ class Run:
         append(self.folder / "metrics.jsonl", list(records))
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[dict]:
+    def phase(self, name: str, after: str = "") -> Iterator[dict]:
         """Context of a phase: its seconds, tokens and peak memory are counted; parts of one name add up.
 
-        Yields the record, to whose "tokens" the block adds.
+        Yields the record, to whose "tokens" the block adds. after: the phase that its peak belongs to, because what
+        that one made is still there.
         """
         new = {"seconds": 0.0, "tokens": 0, "peak_bytes": 0, "waited": 0.0}
         phase, began = self.phases.setdefault(name, new), time.monotonic()
@@ -57,7 +58,8 @@ class Run:
         phase["waited"] += ranks.take_waited()
         phase["seconds"] += time.monotonic() - began
         phase["tokens_per_second"] = phase["tokens"] / max(phase["seconds"], 1e-9)
-        phase["peak_bytes"] = max(phase["peak_bytes"], end_phase() or 0)
+        holder = self.phases[after or name]
+        holder["peak_bytes"] = max(holder["peak_bytes"], end_phase() or 0)
 
     def log_phases(self, state: TrainState) -> None:
         """Append a line with the phases since the line before to metrics.jsonl. Print the peaks of the first line."""

@@ -10,7 +10,6 @@ import torch
 import lora
 from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from models.decoder import checkpoint_blocks
-from models.memory import release_host_memory
 from rl import data, ranks
 from rl.config.fields import Config, Lora
 from rl.config.model_checks import read_targets
@@ -76,9 +75,9 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
     # A phase between two parts of "load", so that the trial's time and lack of memory are not taken for the load's.
     with run.phase("trial"):
         plays = algo_cfg.source == "rollouts"
-        exact, products = ranks.chosen(choose_threads, model, cfg.threads, plays, cfg.products)
-        release_host_memory()  # or the peaks of all later phases would be the trial's
-    with run.phase("load"):
+        rows = min(cfg.rollout_batch_size, -(-cfg.episodes // ranks.here.world))
+        exact, products = ranks.chosen(choose_threads, model, cfg.threads, plays, cfg.products, rows)
+    with run.phase("load", after="trial"):
         threads = torch.get_num_threads()
         cfg = replace(cfg, threads=threads, products=products)  # a resumed run takes the same
         print(f"threads: {threads}{exact and f'; exact: {exact}'}; ranks: {ranks.here.world}", flush=True)

@@ -68,7 +68,7 @@ def load(keys: ModelKeys, rows: int, most_waiting: int) -> Sampler:
     tokenizer = load_tokenizer(keys.model, keys.thinking)
     keep_memory()
     model = load_model(keys.model, getattr(torch, keys.dtype), keys.device, quant=keys.quant)
-    choose_threads(model, keys.threads, False, keys.products)
+    choose_threads(model, keys.threads, False, keys.products, rows)
     most = model.config.max_position_embeddings
     if keys.max_len > most:
         raise Refusal(f"max_len={keys.max_len} is more than the model's max_position_embeddings, {most}")

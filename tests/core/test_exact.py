@@ -20,7 +20,7 @@ from lora import fused
 from models import load_model, trial
 from models.attention import attend, in_blocks
 from models.config import ACTIVATIONS
-from models.cpu import packed, process
+from models.cpu import packed, speed
 from models.cpu import step as cpu_step
 from models.cpu.products import StackedOnCPU
 from models.cpu.step import exact_step
@@ -328,7 +328,7 @@ LIBRARIES = [by for by in ("onednn", "mkl") if packed.usable(F32, by)] + ["plain
 @pytest.mark.parametrize("fastest", LIBRARIES)
 def test_the_products_that_are_exact_are_chosen(exact, fastest, threads, monkeypatch):
     """The fastest are tried first."""
-    monkeypatch.setattr(process, "speedup_by", lambda by, *_: 2.0 if by == fastest else 0.5)
+    monkeypatch.setattr(speed, "race", lambda *_: (fastest, dict.fromkeys(("plain", fastest), 1.0)))
     monkeypatch.setattr(trial, "first_difference", lambda _: None if packed.library == exact else "no")
     assert trial.choose_threads(random_model(), 1, trial=True) == ("yes", exact)
     for other in LIBRARIES:

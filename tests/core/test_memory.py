@@ -2,6 +2,8 @@
 
 import mmap
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -29,6 +31,28 @@ def test_a_phase_on_cuda_ends_with_its_peak_and_an_empty_reserve(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, lambda name=name: calls.append(name) or found.get(name))
     assert memory.end_phase() == 12
     assert calls[2:] == ["max_memory_allocated", "empty_cache", "reset_peak_memory_stats"]
+
+
+RETURNED = """
+import torch
+from models import memory
+
+memory.keep_memory()
+tensors = [torch.ones(2**20) for _ in range(64)]
+del tensors
+memory.end_phase()
+kept = memory.end_phase()
+memory.return_host_memory()
+memory.end_phase()
+print(kept - memory.end_phase())
+"""
+
+
+@pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux counts a process's peak")
+@pytest.mark.all_only
+def test_kept_memory_is_returned_after_the_trial():
+    output = subprocess.run([sys.executable, "-c", RETURNED], capture_output=True, text=True, check=True).stdout
+    assert int(output) > 2**27
 
 
 @pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux counts a process's peak")

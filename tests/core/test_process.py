@@ -9,17 +9,22 @@ from statistics import median
 
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import EXACT_MKL, random_model
 from torch import nn
 
 import lora
-from models import load_model, memory, trial
-from models.cpu import onednn, packed, process
+from benchmarks import sides
+from models import fast_matmul, load_model, memory, trial
+from models.cpu import onednn, packed, process, speed
+from models.cpu import step as decode
 from models.cpu.step import exact_step
+from models.engine import Engine
 from models.linear import Linear, joint_linear
+from models.logprob import head_logits, token_logprobs
+from models.sizes import Sizes, sizes_of
 
 pytestmark = pytest.mark.all_only
+EACH_TRIAL = True
 
 FAULTS = """
 import resource, torch
@@ -41,7 +46,7 @@ keep_memory()
 tensors = [torch.ones(2**20) for _ in range(64)]
 memory.end_phase()
 del tensors
-released and memory.release_host_memory()
+released and memory.return_host_memory()
 memory.end_phase()
 print(memory.end_phase())
 """
@@ -93,7 +98,7 @@ def test_plain_products_leave_weights_as_they_lie(products):
     layer, x = Linear(64, 48).requires_grad_(False), torch.randn(32, 64)
     found = {}
     for kind in (*LIBRARIES, "plain"):
-        line = process.choose_products(kind)
+        line = process.choose_products(kind, random_model())
         assert line.startswith({"onednn": "oneDNN", "mkl": "MKL"}.get(kind, kind)) and line.endswith("(as asked)")
         assert (packed.weight_copy([layer.weight]) is None) == (kind == "plain")
         of_mkl = isinstance(packed.weight_copy([layer.weight.bfloat16()]), packed.MKLWeight)
@@ -109,28 +114,42 @@ def test_plain_products_leave_weights_as_they_lie(products):
         torch.testing.assert_close(result, found["plain"])
 
 
-@pytest.mark.parametrize("by", LIBRARIES)
-@pytest.mark.parametrize("speedup, chosen", [(0.75, ""), (0.87, "mkl"), (1.05, "mkl"), (1.15, "onednn mkl")])
-def test_copies_are_made_where_they_pay(by, speedup, chosen, products, monkeypatch):
-    """With AVX-512: oneDNN's where they are faster, MKL's where they are not clearly slower."""
-    monkeypatch.setattr(onednn, "multiplies_float32", lambda: True)
-    monkeypatch.setattr(packed, "independent_rows", lambda *_: True)
-    monkeypatch.setattr(process, "speedup_by", lambda name, *_: speedup if name == by else 0.5)
-    name = {"onednn": "oneDNN", "mkl": "MKL"}[by]
-    assert f"{name}'s {speedup:.2f}x" in process.choose_products()
-    assert packed.library == (by if by in chosen else "plain")
+def planted_costs(monkeypatch, **costs: float) -> list[str]:
+    """Let each round of the trial of speed find these costs; return the list that gets the libraries in their order."""
+    order = []
+    monkeypatch.setattr(speed.Tried, "warm_up", lambda one: order.append(one.library))
+    monkeypatch.setattr(speed.Tried, "seconds", lambda one, _: costs[one.library])
+    return order
 
 
-@pytest.mark.parametrize("by", LIBRARIES)
-@pytest.mark.parametrize("speedup, taken", [(0.84, False), (0.92, False), (1.14, False), (1.4, True)])
-def test_the_choice_hangs_on_no_noise_without_avx512(by, speedup, taken, products, monkeypatch):
-    """The first three are ends of what trials of a Zen 3 beside other programs found, where runs of one command once
-    chose differently. MKL's bits depend on the number of rows there, so equal speed is no reason to take its copies."""
-    monkeypatch.setattr(onednn, "multiplies_float32", lambda: False)
-    monkeypatch.setattr(packed, "independent_rows", lambda *_: False)
-    monkeypatch.setattr(process, "speedup_by", lambda name, *_: speedup if name == by else 0.9)
-    process.choose_products()
-    assert packed.library == (by if taken else "plain")
+@needs_copies
+@pytest.mark.parametrize("multiplies, independent", [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize("fastest", ["onednn", "mkl", "plain"])
+def test_a_library_that_is_clearly_faster_is_chosen(fastest, multiplies, independent, products, monkeypatch):
+    monkeypatch.setattr(onednn, "multiplies_float32", lambda: multiplies)
+    monkeypatch.setattr(packed, "independent_rows", lambda *_: independent)
+    if fastest not in process.usable_libraries():
+        pytest.skip(f"{fastest} is not usable here")
+    planted_costs(monkeypatch, **({"onednn": 1.2, "mkl": 1.2, "plain": 1.2} | {fastest: 1.0}))
+    line = process.choose_products("auto", random_model())
+    assert packed.library == fastest and "speed of copies here: " in line and "count as equal" not in line
+
+
+@needs_copies
+@pytest.mark.parametrize(
+    ("multiplies", "independent", "order"),
+    [(True, True, "mkl onednn plain"), (True, False, "onednn plain mkl"), (False, False, "plain mkl onednn")],
+)
+def test_equally_fast_libraries_are_chosen_in_one_order(multiplies, independent, order, products, monkeypatch):
+    """Two runs of one command must choose alike, although the fastest changes from trial to trial."""
+    monkeypatch.setattr(onednn, "multiplies_float32", lambda: multiplies)
+    monkeypatch.setattr(packed, "independent_rows", lambda *_: independent)
+    order = [by for by in order.split() if by in process.usable_libraries()]
+    for fastest in order:
+        tried = planted_costs(monkeypatch, **(dict.fromkeys(order, 1.05) | {fastest: 1.0}))
+        line = process.choose_products("auto", random_model())
+        assert packed.library == order[0] and tried == order, line
+        assert ("count as equal" in line) == (fastest != order[0])
 
 
 @pytest.mark.parametrize("by", LIBRARIES)
@@ -143,98 +162,154 @@ def test_rows_are_called_independent_if_no_number_of_rows_changes_them(by, monke
 
 
 @pytest.mark.skipif("mkl" not in LIBRARIES, reason="MKL's copies are not usable here")
-@pytest.mark.parametrize("speedup", [0.8, 1.5])
-def test_16_bits_are_multiplied_as_float32_where_that_is_faster(speedup, products, monkeypatch):
-    """Else as they are, and the head's float32 by plain products or oneDNN's, because MKL's copies are larger."""
-    asked = {"mkl": speedup, "onednn": 0.9}
-    monkeypatch.setattr(process, "speedup_by", lambda by, *size_and_dtype: asked[by])
-    line = process.choose_products("auto", 64, 64, torch.bfloat16)
-    assert packed.library == ("mkl" if speedup > 1 else "plain") and ("as float32" in line) == (speedup > 1)
+@pytest.mark.parametrize("cost", [0.5, 1.5])
+def test_16_bits_are_multiplied_as_float32_where_that_is_faster(cost, products, monkeypatch):
+    planted_costs(monkeypatch, onednn=1.0, plain=1.0, mkl=cost)
+    line = process.choose_products("auto", random_model(dtype=torch.bfloat16))
+    assert (packed.library == "mkl") == ("as float32" in line) == (cost < 1)
 
 
 def test_products_are_plain_where_copies_are_inexact(products, monkeypatch):
     monkeypatch.setattr(packed, "usable", lambda *_: False)
-    monkeypatch.setattr(process, "speedup_by", None)
+    monkeypatch.setattr(speed, "race", None)
     why = {"auto": "copies are impossible or inexact", "onednn": "onednn is missing", "mkl": "mkl is missing"}
     for kind in ("auto", "onednn", "mkl", "plain"):
-        assert why.get(kind, "as asked") in process.choose_products(kind) and packed.library == "plain"
+        line = process.choose_products(kind, random_model())
+        assert why.get(kind, "as asked") in line and packed.library == "plain"
 
 
-@pytest.mark.parametrize("by", LIBRARIES)
-@pytest.mark.parametrize("size", [(192, 512), (5120, 27648), (1, 1)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_trial_of_products_is_short_and_keeps_the_threads(by, size, dtype):
-    before, began = torch.get_num_threads(), time.process_time()
-    if packed.usable(dtype, by):
-        assert process.speedup_by(by, *size, dtype) > 0 and torch.get_num_threads() == before
-        assert time.process_time() - began < (0.4 if dtype == torch.float32 else 1.5)
+@pytest.mark.parametrize(
+    ("ratios", "side"),
+    [
+        ([1.0], ""),
+        ([1.4, 1.35], "slower"),
+        ([1.4, 1.2], ""),
+        ([1.2, 1.3, 1.2], "slower"),
+        ([1.0, 1.2, 1.05], ""),
+        ([1.0, 1.02, 0.99], "same"),
+        ([1.0, 1.02, 1.5, 1.0, 1.0, 1.0, 1.01], "same"),
+        ([1.0, 1.2] * 20, ""),
+    ],
+)
+def test_rounds_are_repeated_until_they_agree(ratios, side):
+    assert speed._side(ratios) == side
 
 
-def test_a_trial_ends_early_where_products_are_slow():
-    """But not before one pair."""
-    calls = []
+@needs_copies
+def test_a_busy_machine_does_not_change_the_choice(products, monkeypatch):
+    """Every third measurement takes three times as long, in another place of each round. The slower one leaves."""
+    slow, counts = cycle((3.0, 1.0, 1.0, 1.0, 3.0, 1.0, 1.0)), dict.fromkeys(process.usable_libraries(), 0)
 
-    def slow() -> None:
-        calls.append(1)
-        ends = time.thread_time() + 0.06
-        while time.thread_time() < ends:
-            pass
+    def seconds(one, _):
+        counts[one.library] += 1
+        return next(slow) * (1.0 if one.library == "plain" else 2.0)
 
-    assert 0.5 < process.speedup(slow, slow) < 2 and len(calls) == 2
-    calls.clear()
-    assert process.speedup(lambda: calls.append(1), lambda: None) > 0 and len(calls) == process.PAIRS + 1
-
-
-def test_a_busy_machine_does_not_change_a_trial(monkeypatch):
-    """Other programs slow down two of three products, in another order for each number of the first one."""
-    clock = [0.0]
-    monkeypatch.setattr(process.time, "thread_time", lambda: clock[0])
-    slow = cycle((3.0, 1.0, 2.0, 3.0, 1.7))
-
-    def product(seconds: float) -> None:
-        clock[0] += seconds * next(slow)
-
-    for _ in range(5):
+    monkeypatch.setattr(speed.Tried, "warm_up", lambda _: None)
+    monkeypatch.setattr(speed.Tried, "seconds", seconds)
+    for _ in range(7):
         next(slow)
-        assert process.speedup(lambda: product(2e-4), lambda: product(1e-4)) == pytest.approx(2.0)
+        assert process.best_library(speed.part_of(random_model()))[0] == "plain"
+    assert counts["plain"] > counts[LIBRARIES[0]]
 
 
 @needs_copies
-def test_the_trial_of_products_has_the_size_of_the_model(products, monkeypatch):
+def test_a_trial_that_stays_unsure_ends(products, monkeypatch):
+    """After LIMIT seconds of processor time, with the medians so far."""
+    clock, costs = [0.0], cycle((1.0, 1.0, 1.2, 1.05))
+    monkeypatch.setattr(speed.time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(speed.Tried, "warm_up", lambda _: None)
+    monkeypatch.setattr(speed, "_side", lambda _: "")
+
+    def seconds(one, _):
+        clock[0] += 0.01
+        return next(costs)
+
+    monkeypatch.setattr(speed.Tried, "seconds", seconds)
+    process.best_library(speed.part_of(random_model()))
+    assert speed.LIMIT < clock[0] < 1.2 * speed.LIMIT
+
+
+@needs_copies
+def test_the_speed_of_the_step_that_the_bits_allow_decides(products, monkeypatch):
+    """A step of four rows is faster; where its bits differ from training's, the trial is repeated with sixteen."""
+    monkeypatch.setattr(packed, "usable", lambda dtype, by: by == LIBRARIES[0])
+    monkeypatch.setattr(decode, "_agrees", lambda step, _: step.row_multiple == 16 or packed.library == "plain")
+    monkeypatch.setattr(decode, "_row_multiples", lambda _: [4, 16])
     asked = []
-    monkeypatch.setattr(process, "speedup_by", lambda by, *size: asked.append((by, *size)) or 1.0)
-    model = random_model(hidden_size=64, intermediate_size=80)
-    trial.choose_threads(model, 1)
-    weights = sum(p.numel() for p in model.parameters())
-    assert asked == [(by, 64, 80, torch.float32, weights) for by in LIBRARIES]
+
+    def race(_part, steps, rows):
+        asked.append((dict(steps), rows))
+        fast = steps[LIBRARIES[0]][1] == 4
+        return (LIBRARIES[0] if fast else "plain"), dict.fromkeys(steps, 1.0)
+
+    monkeypatch.setattr(speed, "race", race)
+    model = random_model(intermediate_size=96)
+    lora.inject(model, r=16)
+    assert process.best_library(model, 7)[0] == "plain"
+    assert [(steps[LIBRARIES[0]][1], rows) for steps, rows in asked] == [(4, 7), (16, 7)]
+
+
+def test_the_trial_leaves_the_model_as_it_was(products):
+    """It takes no random number, and no gradient stays."""
+    model = load_model("tiny")
+    lora.inject(model, r=4)
+    before, seed = {name: p.clone() for name, p in model.named_parameters()}, torch.get_rng_state()
+    process.best_library(model, 3)
+    assert all(torch.equal(p, before[name]) and p.grad is None for name, p in model.named_parameters())
+    assert torch.equal(torch.get_rng_state(), seed)
+    process.best_library(speed.random_part(sizes_of(model.config), torch.float32))
+    assert torch.equal(torch.get_rng_state(), seed)
+
+
+@pytest.mark.parametrize("layers, words", [(28, 1536), (30, 49152), (28, 152064), (1, 100)])
+def test_a_part_has_as_large_a_share_of_the_head_as_of_the_layers(layers, words):
+    sizes = Sizes(layers, 576, 1536, 576, 192, 9, 3, words, True, False, 0, True, "none")
+    part = speed.random_part(sizes, torch.float32)
+    share = part.model.config.num_hidden_layers / layers
+    assert len(part.head_VD) == pytest.approx(share * words, abs=speed.WORDS) and part.whole == sizes.weights
+    assert sum(p.numel() for p in part.model.parameters()) < 3 * speed.WEIGHTS
 
 
 @needs_copies
-@pytest.mark.parametrize("weights, count", [(0, 1), (process.ONE_THREAD - 1, 1), (2**24, 8), (2**40, 16)])
-def test_weights_of_a_large_model_come_from_memory_in_the_trial(weights, count, monkeypatch):
-    """One matrix stays in a cache, where few rows have another speed: 1.0x and 2.3x by oneDNN on a Zen 3."""
-    multiplied = {process._product: [], process._packed_product: []}
-    monkeypatch.setattr(packed, "pack_weight", lambda weight, by: weight)
-    monkeypatch.setattr(packed, "multiply", F.linear)
-    monkeypatch.setattr(process, "speedup", lambda *both: [multiply_all(one, multiplied) for one in both[:2]] and 1.0)
-    assert process.speedup_by(LIBRARIES[0], 512, 4096, torch.float32, weights) == 1.0
-    for found in multiplied.values():
-        assert len(set(found)) == count and len(found) == 20 * len(process.ROWS_LARGE if count > 1 else process.ROWS)
+@pytest.mark.parametrize("rows", [1, 32])
+def test_the_chosen_library_wins_in_a_loop_that_is_measured_apart(rows, products):
+    """Each library is forced in turn on an epoch's work: the engine samples, and training gives gradients. Where one
+    takes 1.3 times as long as another, it must not be the one that was chosen. Other programs only add time, so the
+    least counts."""
+    model = sides.adapted(sides.random(sides.SHAPES["small"] | {"num_hidden_layers": 2}))
+    chosen, seconds = process.best_library(model, rows)[0], {by: [] for by in process.usable_libraries()}
+    engines = {}
+    for repeat in range(3):
+        for by, found in seconds.items():
+            with packed.taken(by):
+                engine = engines.setdefault(by, Engine(model, rows, 128, lora.adapter_version(model)))
+                began = time.process_time()
+                sample_and_train(model, engine, rows)
+                found += [time.process_time() - began] * (repeat > 0)
+    least = {by: min(found) for by, found in seconds.items()}
+    assert least[chosen] < 1.3 * min(least.values()), (chosen, least)
 
 
-def multiply_all(product, multiplied: dict) -> None:
-    """Note the address of each matrix that 20 products take."""
-    x, matrices = product.args
-    taken = [next(matrices) for _ in range(20)]
-    multiplied[product.func] += [matrix.data_ptr() for matrix in taken]
-    product.func(x, iter(taken))
+def sample_and_train(model, engine: Engine, rows: int, prompt: int = 16, new: int = 12) -> None:
+    """Sample a turn after each of some prompts, and compute the gradient of the log-probabilities of its tokens."""
+    for i in range(rows):
+        slot = engine.open((0, i))
+        engine.feed(slot, [(7 * i + t) % 1000 for t in range(prompt)])
+    for turn in list(engine.run(new, 1.0, frozenset())):
+        engine.close(turn.slot)
+    ids_N = torch.arange(rows * (prompt + new)) % 1000
+    sequences_ST = torch.arange(len(ids_N)).view(rows, -1)
+    with fast_matmul():
+        hidden_ND = model(ids_N[None], sequences_ST=sequences_ST)[0]
+        logprobs_N = token_logprobs(hidden_ND, model.lm_head.weight, ids_N)[0]
+        torch.autograd.grad(logprobs_N.sum(), [p for p in model.parameters() if p.requires_grad])
 
 
 @needs_copies
 @pytest.mark.parametrize("kind, said", [("auto", "yes"), ("plain", "differs")])
 def test_products_that_are_not_exact_are_not_chosen_for_speed(kind, said, products, monkeypatch, capsys):
     """Here plain products fail in the trial and are the fastest ones."""
-    monkeypatch.setattr(process, "speedup_by", lambda *_: 0.5)
+    planted_costs(monkeypatch, plain=1.0, onednn=2.0, mkl=2.0)
     monkeypatch.setattr(trial, "first_difference", lambda _: None if packed.library != "plain" else "differs")
     model, threads = random_model(), torch.get_num_threads()
     found, library = trial.choose_threads(model, threads, trial=True, products=kind)
@@ -254,6 +329,26 @@ def test_a_steps_attention_has_the_bits_of_training(library, same_bits, least, p
     monkeypatch.setattr(onednn, "_switch", lambda: "oneDNN")
     by_onednn = [count for count in (1, 2, 63, 64, 999) if onednn.batch_matmul(count, 1) == "oneDNN"]
     assert by_onednn == [count for count in (1, 2, 63, 64, 999) if count == 1 or (least and count >= least)]
+
+
+@pytest.mark.parametrize("agree", [True, False])
+@pytest.mark.parametrize("rows, computed", [(1, 4), (4, 4), (5, 8), (12, 12), (13, 16), (16, 16)])
+def test_plain_logits_of_few_rows_are_padded_to_four(rows, computed, agree, products, monkeypatch):
+    """Where that gives the same bits, else to sixteen."""
+    packed.use("plain")
+    counts, linear = [], packed.F.linear
+    monkeypatch.setattr(packed, "few_rows_agree", lambda *_: agree)
+    monkeypatch.setattr(packed.F, "linear", lambda x, weight: counts.append(len(x)) or linear(x, weight))
+    hidden_ND, weight_VD = torch.randn(rows, 64), torch.randn(300, 64)
+    logits = head_logits(hidden_ND, weight_VD, 1.0)
+    torch.testing.assert_close(logits[:rows], hidden_ND @ weight_VD.mT)
+    assert len(logits) == 16 and counts == [computed if agree else 16]
+
+
+def test_few_plain_rows_agree_if_no_number_of_rows_changes_them(monkeypatch):
+    linear = packed.F.linear
+    monkeypatch.setattr(packed.F, "linear", lambda x, weight: linear(x, weight) * (1 + 1e-6 * (len(x) == 8)))
+    assert not packed.few_rows_agree.__wrapped__(96, 64, 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

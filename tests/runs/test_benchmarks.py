@@ -27,18 +27,11 @@ from benchmarks import (
 from benchmarks import envs as envs_benchmark
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import TOO, Row
-from models.cpu import process
+from models import load_model
 from models.engine import Engine
+from models.sizes import sizes_of
 
 pytestmark = [pytest.mark.all_only, pytest.mark.usefixtures("frozen_heap")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _speeds_measured_once():
-    """The benchmarks choose a library by its speed anew for each table; here one measurement of a shape serves all."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "speedup_by", cache(process.speedup_by))
-        yield
 
 
 MODULES = {
@@ -319,12 +312,12 @@ def test_ours_multiplies_as_a_run_of_these_sizes_would(monkeypatch):
     asked, chosen = [], lambda *args: asked.append(args) or line
     monkeypatch.setattr(common.process, "choose_products", chosen)
     monkeypatch.setattr(common, "_chosen", {})
-    common.choose_products(common.Options(products="plain"), (192, 512, 10**6))
-    common.choose_products(common.Options(), (64, 64, 10**6), device="cuda")
-    assert (
-        asked == [("plain", 192, 512, torch.float32, 10**6)]
-        and f"of 192 to 512: {line}" in common.compose("x", [], common.Options(), [], {})[0]
-    )
+    sizes = sizes_of(load_model("tiny").config)
+    common.choose_products(common.Options(products="plain"), sizes)
+    common.choose_products(common.Options(), sizes, device="cuda")
+    ((kind, part),) = asked
+    assert (kind, part.whole, part.head_VD.dtype) == ("plain", sizes.weights, torch.float32)
+    assert f"of 192 to 512: {line}" in common.compose("x", [], common.Options(), [], {})[0]
 
 
 def test_scratch_excludes_inputs_and_outputs():

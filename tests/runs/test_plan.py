@@ -19,7 +19,7 @@ from envs.requests import Request
 from models import load_model, load_tokenizer
 from models.config import parse_config, read_config
 from models.cpu import memory as cpu_memory
-from models.cpu import packed, process
+from models.cpu import packed, speed
 from models.cpu import step as cpu_step
 from models.hooks import Hooks, hooks
 from models.sizes import sizes_of
@@ -124,8 +124,8 @@ def test_the_plan_counts_the_engine_of_the_frozen_base(monkeypatch):
 @pytest.mark.parametrize("library", ["onednn", "mkl", "plain"])
 def test_the_plan_counts_the_copies_that_the_trial_would_choose(library, monkeypatch):
     """In 16 bits oneDNN's have the width of the weights, but for the head's, which is float32; MKL's have 4 bytes."""
-    monkeypatch.setattr(process, "speedup_by", lambda by, *_: 2.0 if by == library else 0.5)
-    cpu_memory._best_library.cache_clear()
+    monkeypatch.setattr(speed, "race", lambda *_: (library, dict.fromkeys(("plain", library), 1.0)))
+    cpu_memory._library.cache_clear()
     need = lambda *words: measured_peaks.planned("tiny", [*TINY, *words])["values"]  # noqa: E731
     assert need() == need(f"products={library}")
     sizes = sizes_of(read_config(resolve("tiny")))
@@ -137,15 +137,15 @@ def test_the_plan_counts_the_copies_that_the_trial_would_choose(library, monkeyp
     more = need("products=mkl", "dtype=bfloat16") - need("products=onednn", "dtype=bfloat16")
     width = 2 if packed.usable(torch.bfloat16, "onednn") else 4  # where oneDNN has no copies in 16 bits, MKL's add all
     assert more == width * (2 * sizes.block_weights + head)
-    cpu_memory._best_library.cache_clear()
+    cpu_memory._library.cache_clear()
 
 
 @pytest.mark.parametrize("there", ["onednn", "mkl"])
 def test_a_missing_library_is_planned_as_a_run_takes_it(there, monkeypatch):
     """A run takes plain products instead, which have oneDNN's copies in 16 bits. Shards leave room for the most."""
     monkeypatch.setattr(packed, "usable", lambda dtype, by: by == there and dtype in packed.DTYPES[by])
-    monkeypatch.setattr(process, "speedup_by", lambda *_: 0.5)
-    cpu_memory._best_library.cache_clear()
+    monkeypatch.setattr(speed, "race", lambda *_: ("plain", {"plain": 1.0}))
+    cpu_memory._library.cache_clear()
     for kind in ("onednn", "mkl"):
         assert measured_peaks.settings("tiny", [*TINY, f"products={kind}"]).products == (
             kind if kind == there else "plain"
@@ -153,7 +153,7 @@ def test_a_missing_library_is_planned_as_a_run_takes_it(there, monkeypatch):
     sizes = sizes_of(read_config(resolve("tiny")))
     cfg = parse(["algo=ppo", "device=cpu", *TINY])
     assert most_copies(sizes, cfg).copies == peaks.footprint(sizes, replace(cfg, products=there)).copies > 0
-    cpu_memory._best_library.cache_clear()
+    cpu_memory._library.cache_clear()
 
 
 @pytest.fixture
