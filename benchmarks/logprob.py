@@ -211,7 +211,8 @@ def main(options: Options) -> None:
     dtypes = common.dtypes_of(options.dtypes)
     torch.set_num_threads(options.threads)
     layers = max(1, options.V * options.D // WEIGHTS)  # narrow ones, so that the head has most of the weights
-    square = {"D": options.D, "I": options.D, "Q": options.D, "K": options.D, "H": 1, "key_heads": 1, "V": options.V}
+    width = options.D + options.D % 2  # rotary embedding takes pairs
+    square = {"D": width, "I": width, "Q": width, "K": width, "H": 1, "key_heads": 1, "V": options.V}
     common.choose_products(
         options, Sizes(L=layers, **square, tied=True, normed=False, biases=0, silu=True, stored="none")
     )

@@ -151,10 +151,10 @@ def forward(
 
     If its loss reads observations, also with observation_nll_B, at temperature 1.
     """
-    hidden_ND, _, targets_N, observed = _hidden_of_prefixes(batch, model)
+    (hidden_ND, *observed), _, (targets_N, *observed_targets) = _hidden_of_prefixes(batch, model)
     logprobs_N, entropy_N = token_logprobs(hidden_ND, model.lm_head.weight, targets_N, temperature, entropy_grad)
     if batch.reads_observations:
-        batch = replace(batch, observation_nll_B=_observation_nll(batch, model, *observed))
+        batch = replace(batch, observation_nll_B=_observation_nll(batch, model, *observed, *observed_targets))
     # Detached, because the critic's loss must not train the policy.
     values_N = None if critic is None else critic(hidden_ND.detach()).cpu()
     return replace(batch, logprobs_N=logprobs_N.cpu(), entropy_N=entropy_N.cpu(), values_N=values_N)
@@ -196,7 +196,7 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
         if not goes_on_B.any() and all(e.hidden for e in piece.episodes):
             hidden_ND = torch.cat([hidden for e in piece.episodes for hidden in e.hidden])
         else:
-            hidden_ND, last_BD, _, _ = _hidden_of_prefixes(piece, model)
+            (hidden_ND, *_), last_BD, _ = _hidden_of_prefixes(piece, model)
             place_B = batch.episode_N[piece.place_N].unique_consecutive()
             last_values_B[place_B] = torch.where(goes_on_B, critic(last_BD).cpu(), 0.0)
         old_values_N[piece.place_N] = critic(hidden_ND).cpu()
@@ -211,10 +211,10 @@ def numbered(batch: Batch) -> Batch:
     return replace(batch, place_N=torch.arange(len(batch.episode_N)))
 
 
-def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple:
-    """Return (hidden_ND before each sampled token, last_BD of each episode, targets_N, observed) from one forward pass.
+def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor]]:
+    """Return ([hidden_ND before each sampled token], last_BD of each episode, [targets_N]) from one forward pass.
 
-    observed: the hidden states before each token of an observation and these tokens, if the batch reads observations.
+    If the batch reads observations, each list also has their hidden states or their tokens.
     Each distinct prefix of ids is one row: the prompt that a group's episodes share is computed once. N counts sampled
     tokens, as everywhere in rl/; the model's own N counts the rows.
     """
@@ -231,13 +231,15 @@ def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple:
     sequences_ST = torch.full((len(lengths), int(lengths.max())), -1)
     sequences_ST[torch.arange(sequences_ST.shape[1]) < lengths[:, None]] = row_of_token
     sampled = torch.tensor([m for e in batch.episodes for m in e.action_mask_T], dtype=torch.bool)
-    observations = [m for e in batch.episodes for m in e.observation_mask_T] if batch.reads_observations else []
-    at_N, at_observed = sampled.nonzero()[:, 0], torch.tensor(observations, dtype=torch.bool).nonzero()[:, 0]
+    predicted = [sampled.nonzero()[:, 0]]  # places of the tokens that are predicted
+    if batch.reads_observations:
+        observed = torch.tensor([m for e in batch.episodes for m in e.observation_mask_T], dtype=torch.bool)
+        predicted.append(observed.nonzero()[:, 0])
     ids = torch.tensor([token for _, token in prefixes], device=device)
-    row_N, row_observed = row_of_token[at_N].to(device), row_of_token[at_observed].to(device)
+    targets = [ids[row_of_token[at].to(device)] for at in predicted]
     # A critic bootstraps from the last rows. A row that predicts the tokens of several episodes is asked for once.
-    rows = [row_of_token[at].to(device) for at in (at_N - 1, lengths.cumsum(0) - 1, at_observed - 1)]
+    rows = [row_of_token[at].to(device) for at in (lengths.cumsum(0) - 1, *(at - 1 for at in predicted))]
     wanted, place = torch.cat(rows).unique(return_inverse=True)
     hidden = model(ids[None], sequences_ST=sequences_ST.to(device), wanted=wanted)
-    before, last, before_observed = place.split([len(row) for row in rows])
-    return hidden[before], hidden[last], ids[row_N], (hidden[before_observed], ids[row_observed])
+    last, *before = (hidden[part] for part in place.split([len(row) for row in rows]))
+    return before, last, targets

@@ -131,9 +131,7 @@ SIGN = re.compile(r"[-+*/]")
 @dataclass(frozen=True)
 class Config:
     difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
-    tasks: str = (
-        "panel"  # generated problems: "panel"; "fresh", with made-up nouns and numbers up to three times as large
-    )
+    tasks: str = "panel"  # generated problems: "panel"; "fresh", with made-up nouns and larger numbers
     data: str = ""  # a file of GSM8K, with a row in each line; empty: generated problems
     splits: str = "hash"  # of data: "hash" of the question; "own": a folder's train.jsonl, test.jsonl, or a whole file
     worker: str = "model"  # solves the plan: model (the frozen base) | rules (arithmetic only, needs no model)

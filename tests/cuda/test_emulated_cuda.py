@@ -495,7 +495,7 @@ def test_the_start_says_which_code_runs(name, device, monkeypatch, capsys):
     monkeypatch.setattr(linear, "narrow_tiles_agree", lambda *_: True)  # its trial of a chip reads the results
     (make, change), expected = (STARTS | MORE_STARTS)[name], SAID[name]
     model = (change and change(monkeypatch), make())[1]
-    paths.show(model, "")
+    paths.show(model, "", 1)
     line = "; ".join(f"{part}: {what}" for part, what in zip(PARTS, expected, strict=True))
     assert capsys.readouterr().out.splitlines()[-1] == line
     sampling, attention, blocks, head = expected
