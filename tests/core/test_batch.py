@@ -255,7 +255,7 @@ def test_action_mask_covers_exactly_the_sampled_ids():
     sampled = [i for e in EPISODES for t in e.turns for i in e.ids_T[t.start : t.stop]]
     masked = [i for e in EPISODES for i, m in zip(e.ids_T, e.action_mask_T, strict=True) if m]
     with torch.no_grad():
-        assert _hidden_of_prefixes(batch, make_model())[2].tolist() == sampled == masked
+        assert _hidden_of_prefixes(batch, make_model())[2][0].tolist() == sampled == masked
     assert batch.old_logprobs_N.tolist() == pytest.approx([x for e in EPISODES for x in e.logprobs_T if x])
     assert batch.scores_B.tolist() == [e.score for e in EPISODES]
     assert (batch.total_tokens, batch.total_turns, batch.total_episodes) == (len(sampled), 20, 8)
