@@ -28,6 +28,7 @@ LAYERS, WORDS = 4, 64  # of a part, at most, because calls take time as well; it
 SEQUENCES, TOKENS, WORK = 4, 256, 2**33  # of a prefill and of an update; tokens * weights, at most
 PREFILLED, TRAINED = 1, 2  # tokens for each sampled one, about as in runs of several turns whose groups share prompts
 DECODES = 2  # of a round, because they are short
+MOST_ROWS = 256  # of a decode step: with more the products are as those of training
 SAME = 1.1  # times the cost, up to which two libraries count as equally fast
 FAR, LEAST = 1.3, 3  # times the cost for which two rounds suffice; rounds that three quarters are taken of, at least
 LIMIT = 1.5  # seconds of processor time, after which the medians so far decide
@@ -82,6 +83,7 @@ def race(part: Part, steps: dict[Library, Step | None], rows: int) -> tuple[Libr
     beside them, and compared round by round. A library that is surely slower than SAME leaves the race. It ends when
     the first one that is left is surely not slower, or else after LIMIT; the medians of the rounds then decide.
     """
+    rows = min(rows, MOST_ROWS)
     tried, rounds = [Tried(part, by, step, rows) for by, step in steps.items()], {by: [] for by in steps}
     for one in tried:
         one.warm_up()

@@ -380,3 +380,23 @@ def test_the_decode_step_is_exact_where_only_copies_use_onednn(r, products, monk
     if r:
         lora.inject(model, r)
     assert exact_step(model) is not None
+
+
+def test_a_race_tries_no_more_rows_than_tell_libraries_apart(monkeypatch):
+    """A cache for as many rows as rollout_batch_size may name would not fit into memory."""
+    tried = []
+
+    class Noted:
+        library = "plain"
+
+        def __init__(self, _part, _library, _step, rows):
+            tried.append(rows)
+
+        def warm_up(self):
+            pass
+
+        def seconds(self, _work):
+            return 1.0
+
+    monkeypatch.setattr(speed, "Tried", Noted)
+    assert speed.race(None, {"plain": None}, 10**9) == ("plain", {"plain": 1.0}) and tried == [speed.MOST_ROWS]

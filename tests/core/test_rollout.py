@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from rl import batch as batches
 from rl import evaluate as evaluation
 from rl import reward
 from rl.batch import add_values, forward, make_batch
+from rl.config.fields import Reward
 from rl.config.words import parse
 from rl.data import demonstrations, evaluate_held_out, held_out_loss
 from rl.evaluate import evaluate
@@ -188,7 +188,7 @@ RULES = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_reward_rule_is_applied_in_one_place(rule):
-    cfg = SimpleNamespace(rule=rule, scale=2.0, correct=5.0, incorrect=-1.0, timeout=-3.0, unknown=0.0, invalid=-0.1)
+    cfg = Reward(rule=rule, scale=2.0, correct=5.0, incorrect=-1.0, timeout=-3.0, unknown=0.0, invalid=-0.1)
 
     def step(native, shaped, valid, over):
         info = {"outcome": "correct" if over else "unknown", "success": over, "valid": valid, "shaped": shaped}
