@@ -37,6 +37,7 @@ def masked_attention(q_BHTE, k_UZEL, v_UZLE, last_key_BT, window=None) -> torch.
     """Return what `attend` does: the specification, torch's scaled_dot_product_attention with a mask.
 
     Read it first. Tests compare the other forms with it. It runs on devices without a faster form, never on a CPU.
+    Other episodes' keys need no mask: each sequence of a packed batch is a row of its own (models/layout.py, Layout).
     """
     B = len(q_BHTE)
     k = rearrange(k_UZEL, "u (b k) e l -> b k (u l) e", b=B)

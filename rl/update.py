@@ -54,15 +54,15 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progr
                 break
             signals.check()  # a signal ends the run here, between two steps
             on_policy = version() == sampled_with
-            step = optimizer_step(state, step_batch, algo, cfg)
-            state.watch.stepped(state, step_batch, step, cfg)
+            taken = optimizer_step(state, step_batch, algo, cfg)
+            state.watch.stepped(state, step_batch, taken, cfg)
             state.mid_epoch = True
-            within_target_kl, gap = step.pop("within_target_kl"), step.pop("sampler_gap")
+            within_target_kl, gap = taken.pop("within_target_kl"), taken.pop("sampler_gap")
             gaps += [gap] if on_policy else []
-            place_N, entropy_N = step.pop("entropies")
+            place_N, entropy_N = taken.pop("entropies")
             met_N = first_entropy_N[place_N]
             first_entropy_N[place_N] = torch.where(met_N == -1, entropy_N, met_N)
-            steps.append(step)
+            steps.append(taken)
             progress.update(len(step_batch.episodes))
     state.model.eval()
     stats = means(steps)
@@ -130,21 +130,21 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -
     temperature = cfg.temperature if cfg.algorithm.source == "rollouts" else 1.0  # of demonstrations
     pieces = list(micro_batches(batch, state.micro_tokens or cfg.micro_tokens))
     # The loop may take p.grad away between two micro-batches; after the block p.grad is the sum over all pieces, and
-    # step.results are those of all pieces, of all ranks.
-    with gradients.summed(pieces, parameters, state.pace) as step:
-        for number, micro in step:
+    # step_sum.results are those of all pieces, of all ranks.
+    with gradients.summed(pieces, parameters, state.pace) as step_sum:
+        for number, micro in step_sum:
             with gradients.same_masks(cfg.lora.dropout, (cfg.seed, state.step, number), parameters[0].device):
                 micro = forward(micro, state.model, temperature, state.critic, cfg.algorithm.entropy_grad)
                 loss, shares = algo.loss(micro, cfg.algorithm)
                 with fast_matmul():
                     loss.backward()
             gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
-            step.results.append((shares, gap, micro.entropy_N.detach()))
+            step_sum.results.append((shares, gap, micro.entropy_N.detach()))
     metrics: dict[str, float] = defaultdict(float)
-    for shares, _, _ in step.results:
+    for shares, _, _ in step_sum.results:
         for name, share in shares.items():
             metrics[name] += share
-    place_N, entropy_N = torch.cat([piece.place_N for piece in pieces]), torch.cat([x for _, _, x in step.results])
+    place_N, entropy_N = torch.cat([piece.place_N for piece in pieces]), torch.cat([x for _, _, x in step_sum.results])
     metrics["entropies"] = place_N, entropy_N
-    metrics["sampler_gap"] = torch.tensor([gap for _, gap, _ in step.results]).max().item()
+    metrics["sampler_gap"] = torch.tensor([gap for _, gap, _ in step_sum.results]).max().item()
     return metrics
