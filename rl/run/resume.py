@@ -1,7 +1,9 @@
 """Resuming: a run's settings and its newest checkpoint, verified against its manifest. Nothing is ever unpickled.
 
 A resumed run computes what the run would have computed without the interruption. A checkpoint (rl/run/checkpoint.py)
-holds the part of the TrainState that cannot be computed again:
+holds the part of the TrainState that cannot be computed again. The same command, or resume=, finds the folder
+(folder.py's `claim`), and setup.py's `start` fills the state by `go_on`; an unfinished epoch is played again. The
+part that is saved, every save_every epochs and where one is evaluated:
 
     trainable      the adapter's factors; with lora.r=0 every weight, in float32
     critic         the critic's weights
