@@ -1,6 +1,6 @@
 """Sums: add two numbers, in one reply: for the first minutes with a pretrained model.
 
-Task.     `What is 17 + 25?` The two numbers are below 30 at level 1, below 70 at level 2 and below 100 at level 3.
+Task.     `What is 17 + 25?` The numbers are 0 to 29 at level 1, 10 to 69 at level 2, 0 to 99 at level 3.
 
 Right.    The number in the reply (envs/answers.py: behind the last mark that has one, else the last) is the sum.
 
@@ -23,7 +23,7 @@ from envs.answers import final_number
 from envs.base import Configured, Step
 from envs.common import split_of
 
-LEVELS = {"1": 30, "2": 70, "3": 100}  # difficulty -> the numbers are below it
+LEVELS = {"1": range(30), "2": range(10, 70), "3": range(100)}  # difficulty -> the numbers
 NATIVE = "What is {sum}?"
 SHORT = "{sum}="
 
@@ -52,10 +52,10 @@ class Env(Configured):
         """Start the episode of a seed. Return the message up to the agent's only turn."""
         common.check_split(split)
         rng = Random(f"sums {split} {seed}")
-        below = LEVELS[rng.choice(self.config.difficulty.split(","))]
-        self.numbers = rng.randrange(below), rng.randrange(below)
+        numbers = LEVELS[rng.choice(self.config.difficulty.split(","))]
+        self.numbers = rng.choice(numbers), rng.choice(numbers)
         while split_of(self.task) != split:  # each level has sums of every split
-            self.numbers = rng.randrange(below), rng.randrange(below)
+            self.numbers = rng.choice(numbers), rng.choice(numbers)
         self.running = True
         form = SHORT if self.config.prompt == "short" else NATIVE
         content = prompt_file.filled(self.config.prompt, form, sum="{} + {}".format(*self.numbers))
