@@ -226,9 +226,7 @@ def merged(cfg: Config, keys: Keys, dtype: str) -> tuple[Config, Keys]:
         base |= {"dtype": dtype} if dtype in merge.DTYPES else {}
         try:
             merge.main(merge.Keys(out=keys.out, adapter=keys.adapter, **base))
-        except Refusal as error:
-            if merge.FORCE not in str(error):
-                raise
+        except merge.Inaccurate as error:
             command = f"python merge.py model={cfg.model} adapter={keys.adapter} out={keys.out}"
             raise Refusal(f"{error}; of these eval.py takes dtype= alone, for the others: {command} ...") from None
     return replace(cfg, model=keys.out, quant="none"), replace(keys, adapter="base")

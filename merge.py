@@ -52,11 +52,14 @@ from rl.run.checkpoint import copy_tokenizer
 from rl.run.files import new_folder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-FORCE = "force=true merges"  # how each refusal ends that this key overrides
 MAX_LOST = 0.5  # largest part of a layer's update, in Frobenius norm, that the cast may lose
 MAX_GAP = 0.01  # nats between adapted and folded in float32, where rounding alone makes about 1e-5
 NEEDS = "one block of the model is held in float32, and its outputs for prompts=; device=cpu takes the host's memory"
 TEXT = "Adapted, folded and written, the model says the same of this sentence: 2 oak logs make 8 planks."
+
+
+class Inaccurate(Refusal):
+    """The merged model is not near enough to the adapted one; force=true merges it all the same."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ def write(keys: Keys) -> None:
     adapted_NV = logprobs(model, probes, "measuring", partial(measured, dtype=DTYPES[name], casts=casts))
     rows = sorted(({"layer": path, **cast.shares()} for path, cast in casts.items()), key=lambda row: -row["lost"])
     if rows and rows[0]["lost"] > MAX_LOST and not keys.force:
-        raise Refusal(
+        raise Inaccurate(
             f"{rows[0]['layer']}: as {name}, the update is off by {rows[0]['lost']:.0%} of its size; {ways(name)}"
         )
 
@@ -159,7 +162,8 @@ def write(keys: Keys) -> None:
         folded_NV, digests = write_folded(model, folder, DTYPES[name], probes)
         gap = (folded_NV - adapted_NV).abs().max().item()
         if not gap <= MAX_GAP and not keys.force:
-            raise Refusal(f"folded in float32, a log-probability is {gap:.2g} from the adapter's; {FORCE} all the same")
+            gap_text = f"folded in float32, a log-probability is {gap:.2g} from the adapter's"
+            raise Inaccurate(f"{gap_text}; force=true merges all the same")
         save_config(folder, json.loads((source / "config.json").read_text()), DTYPES[name])
         copy_tokenizer(tokenizer, folder)
 
@@ -168,7 +172,7 @@ def write(keys: Keys) -> None:
         written_NV = check_same(StreamedModel(folder, keys.device), config, digests, probes)
         certified = certificate(probes, adapted_NV, written_NV)
         if (short := shortfall(certified, keys.max_kl, keys.min_agreement)) and not keys.force:
-            raise Refusal(f"as {name}, {short}; {ways(name)}")
+            raise Inaccurate(f"as {name}, {short}; {ways(name)}")
         report = {
             "base": base,
             "base_weights": bases.weights_digest(source),
@@ -188,7 +192,7 @@ def write(keys: Keys) -> None:
 def ways(name: str) -> str:
     """Return what to do when a cast to the dtype of that name loses too much."""
     keeps = "" if name == "float32" else "dtype=float32 keeps it, "
-    return f"{keeps}adapter_only=true leaves the base alone, {FORCE} all the same"
+    return f"{keeps}adapter_only=true leaves the base alone, force=true merges all the same"
 
 
 def described(keys: Keys, run: Path, base: str) -> str:

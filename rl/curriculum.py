@@ -49,14 +49,14 @@ def steps(value: str) -> list[str]:
 
 
 def lessons(option: str, value: Any) -> list[Any]:
-    """Return the values of an option in the order of the curriculum; none if the option has no value.
+    """Return the values of an option in the order of the curriculum; none without a value.
 
     >>> lessons("max_turns", 20)
     [5, 10, 20]
     """
-    if option == "max_turns":
-        return sorted({-(-value // 4), -(-value // 2), value} - {0})
-    return steps(str(value))
+    if value is None:
+        return []
+    return sorted({-(-value // 4), -(-value // 2), value} - {0}) if option == "max_turns" else steps(str(value))
 
 
 def check(cfg: Config) -> None:
@@ -66,6 +66,8 @@ def check(cfg: Config) -> None:
     value_of = {name: own[option] for name, own in options.items() if option in own}
     if cfg.data or cfg.rollouts:
         raise ArgumentError(f"curriculum={cfg.curriculum} chooses tasks, and data= or rollouts= brings its own")
+    if option == "max_turns" and cfg.algorithm.source == "demonstrations":
+        raise ArgumentError(f"curriculum=max_turns would cut the expert's episodes, which algo={cfg.algo} imitates")
     if not value_of:
         raise ArgumentError(f"curriculum={cfg.curriculum}: env={cfg.env} has no option {option!r}; difficulty is one")
     if all(len(lessons(option, value)) < 2 for value in value_of.values()):
@@ -83,7 +85,7 @@ def lesson(cfg: Config, epoch: int) -> Config:
     passed = ranks.from_first([record["epoch"] for record in own])
     environments, words, most = dict(cfg.environments), [], 0
     for name in mixture(cfg.env):
-        values = lessons(option, getattr(cfg.environments[name], option, 0 if option == "max_turns" else ""))
+        values = lessons(option, getattr(cfg.environments[name], option, None))
         if len(values) > 1:
             most = max(most, len(values) - 1)
             value = values[min(len(passed), len(values) - 1)]

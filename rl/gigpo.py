@@ -7,7 +7,8 @@ loss                = GRPO's, with every option of it                           
 A step group holds the turns of a group's episodes that begin in the same state, the anchor: they are different answers
 to one question, so the returns from there compare them. No further sampling is needed. As in rl/grpo.py nothing is
 divided by a deviation unless `gigpo.divide_by_std` says so; a turn that shares its state with no other has GRPO's
-advantage. `step_groups` among the metrics is the share of turns that do share it.
+advantage. `step_groups` among the metrics is the share of turns that do share it. `gigpo.drop_equal` leaves groups of
+equal scores out with their step groups.
 
 What counts as a state decides the bias:
 

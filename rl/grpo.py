@@ -7,9 +7,9 @@ Differs from the textbook: the mean runs over all tokens of the optimizer step r
 (`grpo.aggregation=sequence` is the paper's); advantages are not divided by the group's deviation, which would give
 very easy and very hard tasks more weight (`grpo.divide_by_std=true` is the paper's); the ratio is clipped at 0.8 and
 1.28, DAPO's bounds (`grpo.clip_high=0.2` gives the paper's symmetric ones); no KL term unless asked. An episode of
-several turns is one sequence whose score is the sum of its turns' rewards. The surrogate of
-groups whose scores are exactly equal has no gradient. For the embedded model recipes/embedded.toml sets
-`grpo.aggregation=sequence`, the mean over each episode first, as examples/grpo.py computes it.
+several turns is one sequence whose score is the sum of its turns' rewards. The surrogate of groups whose scores are
+exactly equal has no gradient. For the embedded model recipes/embedded.toml sets `grpo.aggregation=sequence`, the mean
+over each episode first, as examples/grpo.py computes it.
 
 Its relatives are options here, and named recipes:
 
@@ -23,8 +23,9 @@ Its relatives are options here, and named recipes:
               weigh up to G - 1 times more. Other scores have no such reading, and negative ones are refused
 
 `grpo.echo_coef` adds the cross-entropy of observations (ECHO, 2605.24517): the policy also learns to predict the
-environment's replies, in failed episodes as in solved ones. The mean runs over the observation tokens of the step, at
-temperature 1. It is not a gradient of the score: its optimum is a model of the environment, so the weight is a bias.
+environment's replies, in failed episodes as in solved ones, but not in those that drop_equal leaves out. The mean runs
+over the observation tokens of the step, at temperature 1. It is not a gradient of the score: its optimum is a model of
+the environment, so the weight is a bias.
 
     loss = ... + echo_coef * - sum over observation tokens of log pi(token) / number of them
 

@@ -87,9 +87,7 @@ class Batch:
     values_N: torch.Tensor | None = None  # the critic's, with its gradient; of the state before each sampled token
     old_values_N: torch.Tensor | None = None  # the critic's, before the update
     reads_observations: bool = False  # the loss reads observation_nll_B, so a forward pass must compute it
-    observation_nll_B: torch.Tensor | None = (
-        None  # -log p of an episode's observation tokens, summed, with its gradient
-    )
+    observation_nll_B: torch.Tensor | None = None  # -log p, with its gradient, summed over an episode's observations
     last_values_B: torch.Tensor | None = None  # its value of the last state, 0 where no ids follow the last turn
     ref_logprobs_N: torch.Tensor | None = None  # under the reference policy
     advantages_N: torch.Tensor | None = None

@@ -115,7 +115,7 @@ def play_with(
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, adapter_hash)
     try:
         games.start()
-        turns = max((getattr(game.env.config, "max_turns", 1) for game in games.playing.values()), default=1)
+        turns = max((getattr(cfg.environments[task.env], "max_turns", 1) for task in tasks), default=1)
         live.watch(progress, turns * cfg.max_new_tokens, games.sampled)
         while games.playing:
             for turn in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):

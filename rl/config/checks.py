@@ -20,6 +20,10 @@ from rl.config.fields import Config, Lora
 from rl.tasks import mixture, text_of
 
 T = TypeVar("T")
+LINEARS = {  # the words of lora.targets=, as an adapter's file says them
+    "attention": "k_proj,o_proj,q_proj,v_proj",
+    "all-linear": "down_proj,gate_proj,k_proj,o_proj,q_proj,up_proj,v_proj",
+}
 
 
 def without_auto(cfg: T) -> T:
@@ -107,6 +111,9 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError(f"{cfg.algo}.critic_warmup={algo.critic_warmup} leaves the policy no epoch of {cfg.epochs}")
     if cfg.episodes % algo.group_size:
         raise ArgumentError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
+    if cfg.reward.progress and (cfg.rollouts or algo.source == "demonstrations"):
+        beside = "rollouts=, whose rewards are paid" if cfg.rollouts else f"algo={cfg.algo}, which reads no rewards"
+        raise ArgumentError(f"reward.progress has no effect beside {beside}")
     if algo.reference and algo.reference_every and cfg.shard != "ddp":
         raise ArgumentError(f"{cfg.algo}.reference_every copies whole adapters: take shard=ddp, not {cfg.shard}")
     if cfg.lora.r == 0:
@@ -126,7 +133,7 @@ def check_source(cfg: Config) -> None:
     """Raise ArgumentError for data= where nothing is imitated, rollouts= where nothing is played, a file that is
     missing, and for sft without an expert."""
     if cfg.rollouts and cfg.algorithm.source != "rollouts":
-        raise ArgumentError(f"rollouts= has episodes that an agent played: for reinforce, grpo and ppo, not {cfg.algo}")
+        raise ArgumentError(f"rollouts= has episodes that an agent played, and algo={cfg.algo} imitates an expert")
     if cfg.rollouts and not Path(cfg.rollouts).is_file():
         raise ArgumentError(f"rollouts={cfg.rollouts}: no such file; a run's is FOLDER/episodes.jsonl")
     if cfg.data and cfg.algorithm.source == "rollouts":
@@ -181,13 +188,14 @@ def check_as_adapter(folder: str, given: dict[str, str]) -> None:
     config = lora.read_adapter_config(Path(folder))
     targets = config.get("target_modules") or []
     targets = targets if isinstance(targets, str) else ",".join(sorted(targets))
+    words = {key: LINEARS.get(value, value) if key == "lora.targets" else value for key, value in words.items()}
     own = {"r": config.get("r", 8), "alpha": config.get("lora_alpha", 8), "dropout": config.get("lora_dropout", 0.0)}
     own |= {"rslora": config.get("use_rslora", False), "targets": targets}  # PEFT's defaults
     asked = vars(build(Lora, words, "lora"))
     asked["targets"] = ",".join(sorted(asked["targets"].split(",")))
     for key in (key.removeprefix("lora.") for key in words):
         if key in own and asked[key] != own[key]:
-            said = f"lora.{key}={words[f'lora.{key}']} has no effect beside resume_from="
+            said = f"lora.{key}={given[f'lora.{key}']} has no effect beside resume_from="
             raise ArgumentError(f"{said}, whose adapter has lora.{key}={own[key]}")
 
 

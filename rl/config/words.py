@@ -166,18 +166,23 @@ def _meant(folder: Path) -> str:
 
 
 def describe_sources(cfg: Config) -> str:
-    """Return one line: each recipe in effect with what it sets for this run, and what the command line sets."""
+    """Return one line: each recipe in effect with what it sets for this run, what the command line sets, and what of
+    that this run does not read, because it is of another algorithm or environment."""
     named = {key: getattr(cfg, key) for key in ("algo", "env", "model", "recipe", "quick", "guide")}
     without_words = flatten(resolve({"resume": cfg.resume} if cfg.resume else named).as_dict())
     layers = [] if cfg.resume else layers_of(named)[:-1]
     source_of = {key: source for source, keys in layers for key in keys}
-    parts = {source: [] for source, _ in layers}
+    parts, unread = {source: [] for source, _ in layers}, []
     for key, value in flatten(cfg.as_dict()).items():
+        group, _, name = key.partition(".")
+        if key not in without_words and value != vars(arguments.build(group_class(group), merged(layers), group))[name]:
+            unread.append(f"{key}={word(value)}")
         source = source_of.get(key) if value == without_words.get(key) else "command line"
         if source and key in without_words and key not in named:
             parts.setdefault(source, []).append(f"{key}={word(value)}")
     start = " ".join(f"{key}={named[key]}" for key in ("algo", "env", "model"))
     start += f"; saved in {Path(cfg.resume) / 'config.json'}: the rest" if cfg.resume else ""
+    parts |= {"without effect": unread} if unread else {}
     return "; ".join([start, *(f"{source}: {' '.join(words) or 'nothing'}" for source, words in parts.items())])
 
 

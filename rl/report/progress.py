@@ -8,6 +8,7 @@ Where stdout is a file or a pipe, what takes longer than FIRST seconds prints a 
     evaluate on val: 52 of 400 episodes, 19,400 tokens in 60 s; about 7 min left
 """
 
+import contextlib
 import sys
 import threading
 import time
@@ -75,7 +76,8 @@ class Log:
         sampled = f", {tokens:,} tokens" if tokens else ", prompts are being read" if self.most else ""
         took = f"in {duration(seconds)}{self._left(now, tokens)}"
         self.printed = now, tokens
-        self.write(f"{self.name}: {self.done} of {self.total} episodes{sampled} {took}")
+        with contextlib.suppress(OSError):  # nobody reads any more: the next line of the program itself ends it
+            self.write(f"{self.name}: {self.done} of {self.total} episodes{sampled} {took}")
         if not self.over:
             self._wait(min(seconds, LONGEST))
 
@@ -109,7 +111,7 @@ def finished(progress: Any, episodes: Collection[Episode]) -> None:
 
 def watch(progress: Any, most: int, sampled: Callable[[], int]) -> None:
     """Let a log count tokens (`Log.watch`)."""
-    if hasattr(progress, "watch"):
+    if isinstance(progress, Log):
         progress.watch(most, sampled)
 
 

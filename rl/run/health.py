@@ -270,7 +270,8 @@ def sampler_gap(gap: float | None, exact: str, dtype: str) -> str | None:
     if gap <= rounding("no", dtype):
         cause = (
             "although the trial at the start found equal bits: this machine's kernels differ where the trial did not "
-            "look (threads=1 or another products= may be exact), or a copy of the weights was stale"
+            "look (threads=1 or another products= may be exact), a copy of the weights was stale, or the episodes of "
+            "rollouts= were sampled with other products= or threads="
         )
     else:
         cause = (

@@ -28,6 +28,14 @@ def test_each_move_of_the_expert_is_progress_of_one(name):
     assert step.info["success"] and found == [1] * len(found)
 
 
+def test_short_episodes_are_paid_for_coming_near():
+    """As a horizon curriculum or a low max_turns has them: more moves are missing than there are turns."""
+    env = measured("textcraft", "textcraft.max_turns=2", "textcraft.difficulty=3")
+    env.reset(0, "train")
+    steps = [env.step(env.oracle()) for _ in range(2)]
+    assert steps[-1].truncated and [step.info["progress"] for step in steps] == [1, 1]
+
+
 def test_useless_turns_are_no_progress_even_at_the_turn_limit():
     """A count that ends at the turn limit would fall by one in each turn."""
     env = measured("textcraft", "textcraft.max_turns=6", "textcraft.difficulty=1")

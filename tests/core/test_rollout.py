@@ -206,6 +206,24 @@ def test_environment_text_never_becomes_a_control_token(tiny):
     assert text in tokenizer.decode(ids)
 
 
+class Bare(envs.Environment):
+    """What docs/bring_your_own.md asks for, and nothing else: no `config`."""
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        return [{"role": "user", "content": "?"}]
+
+    def step(self, action: str) -> envs.Step:
+        info = {"outcome": "correct", "success": True, "valid": True, "shaped": 1.0}
+        return envs.Step("", 1.0, True, False, info)
+
+
+def test_an_environment_needs_no_more_than_reset_and_step(tiny, monkeypatch):
+    monkeypatch.setattr("rl.rollout.make_env", lambda *_: Bare())
+    cfg = parse(["env=sat", "max_new_tokens=2"])
+    played = rollout(*tiny, make_tasks(cfg, 0, 2, 1, "train", 0), cfg, 1.0, tqdm(disable=True))
+    assert all(episode.success and episode.score == 1 for episode in played)
+
+
 def test_slow_environments_run_in_parallel_unchanged(tiny, monkeypatch):
     cfg = parse(["rollout_batch_size=6", "textcraft.max_turns=2"])
     tasks = make_tasks(cfg, 0, 6, 2, "train", 0)

@@ -223,6 +223,7 @@ def test_start_line_names_each_source_of_a_setting(recipe, tmp_path):
     assert embedded["ppo.bootstrap"] == "false" and embedded["epochs"] == str(parse([]).epochs)
     assert "lr" not in embedded and not any(key.startswith(("grpo", "sat")) for key in embedded)
     assert found["command line"] == {"ppo.clip": "0.1", "seed": "3"}, "and no key of a group that is not used"
+    assert found["without effect"] == {"sat.n": "9"}
     assert "recipe embedded" not in sources(name, f"model={tmp_path}")
 
 

@@ -100,6 +100,14 @@ def test_a_rollout_tells_a_log_its_tokens():
     assert bar.sampled() == 0, "the engine is no longer referenced"
 
 
+def test_a_log_that_nobody_reads_any_more_ends_in_silence(monkeypatch):
+    """As behind `| head`: the thread must not print a traceback; the program's own next line ends it."""
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(progress.Log, "write", lambda *_: (_ for _ in ()).throw(BrokenPipeError()))
+    with progress.progress_bar(2, "evaluate on val"):
+        clock.to(31.0)
+
+
 def test_a_short_evaluation_writes_nothing_into_a_log(capsys):
     with progress.progress_bar(2, "evaluate on val") as bar:
         progress.finished(bar, [])
