@@ -1,5 +1,6 @@
 """Settings of CUDA's allocator, and the most memory that a phase held."""
 
+import contextlib
 import mmap
 import os
 import subprocess
@@ -7,8 +8,11 @@ import sys
 
 import pytest
 import torch
+from conftest import random_model
 
-from models import memory
+from models import memory, trial
+from models.logprob import token_logprobs
+from rl.run.run import Run
 
 
 @pytest.mark.parametrize("users", [None, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
@@ -53,6 +57,30 @@ print(kept - memory.end_phase())
 def test_kept_memory_is_returned_after_the_trial():
     output = subprocess.run([sys.executable, "-c", RETURNED], capture_output=True, text=True, check=True).stdout
     assert int(output) > 2**27
+
+
+def test_a_part_of_a_phase_may_add_its_peak_to_the_one_before(monkeypatch):
+    """As the second part of the load does, where what the trial made is still there."""
+    peaks = iter([5, 9, 7])
+    monkeypatch.setattr("rl.run.run.end_phase", lambda: next(peaks))
+    run = Run.__new__(Run)
+    run.phases = {}
+    for name, after in (("load", ""), ("trial", ""), ("load", "trial")):
+        with run.phase(name, after):
+            pass
+    assert {name: phase["peak_bytes"] for name, phase in run.phases.items()} == {"load": 5, "trial": 9}
+
+
+def test_the_trial_keeps_no_activation_for_a_backward(monkeypatch):
+    kept = []
+
+    def noted(hidden_ND, *more):
+        with contextlib.suppress(TypeError, RuntimeError):  # what was saved cannot be had again
+            kept.append(hidden_ND.exp().grad_fn._saved_result)
+        return token_logprobs(hidden_ND, *more)
+
+    monkeypatch.setattr(trial, "token_logprobs", noted)
+    assert trial.first_difference(random_model()) is None and not kept
 
 
 @pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux counts a process's peak")

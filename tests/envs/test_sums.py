@@ -33,6 +33,14 @@ def test_the_sum_of_the_two_numbers_shown_is_right_and_no_other(level, prompt):
             assert (step.reward, step.info["success"], step.info["valid"]) == (right, right, True)
 
 
+def test_levels_have_the_numbers_that_the_specification_names():
+    assert {level: (min(numbers), max(numbers)) for level, numbers in LEVELS.items()} == {
+        "1": (0, 29),
+        "2": (10, 69),
+        "3": (0, 99),
+    }
+
+
 def test_both_orders_of_a_sum_are_one_task():
     tasks = {}
     for split in SPLITS:
