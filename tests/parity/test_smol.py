@@ -160,7 +160,7 @@ def test_model_trains_over_nf4(tmp_path):
     assert status == 0 and "exact: yes" in out and trained_exactly(tmp_path / "run"), err
 
 
-@pytest.mark.parametrize(("quant", "answer"), [("int8", "Paris.\n"), ("nf4", "Paris, also known as the City of Light.")])
+@pytest.mark.parametrize(("quant", "answer"), [("int8", "Paris.\n"), ("nf4", "Paris, also known as")])
 def test_chat_answers_over_quantised_weights(quant, answer, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO(QUESTIONS[0]))
     words = ["model=smol", f"quant={quant}", "temperature=0", "max_new_tokens=16", "threads=1", "products=onednn"]
