@@ -730,5 +730,5 @@ def test_refused_saved_episodes_leave_no_run_behind(whole, tmp_path):
 
 def test_rollouts_are_refused_where_nothing_is_played(whole, tmp_path):
     words = ["algo=sft", f"rollouts={whole}/episodes.jsonl", f"out={tmp_path}/run"]
-    refused("for reinforce, grpo and ppo, not sft", *words, status=2)
+    refused("has episodes that an agent played, and algo=sft imitates an expert", *words, status=2)
     refused("no such file", "rollouts=nowhere", f"out={tmp_path}/run", status=2)
