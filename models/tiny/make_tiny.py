@@ -1,26 +1,32 @@
-"""Make a new small model: python -m models.tiny.make_tiny corpus.txt out=FOLDER
+"""Make a new small model: python -m models.tiny.make_tiny FOLDER out=FOLDER
 
-Trains a byte-level BPE tokenizer on the corpus and writes a small Qwen3 checkpoint. Its random weights are trained for
-one skill, to repeat what followed before. `python train.py algo=sft lora.r=0 model=FOLDER` then teaches the rest.
-`make tiny` makes the embedded model in this way.
+Trains a byte-level BPE tokenizer on the conversations of a folder, then a small Qwen3 from random weights: at first on
+exercises of reading alone (models/tiny/exercises.py), then on the assistant's replies in the conversations too. At the
+end it learns to be careless, so that reinforcement learning has something to teach.
+
+A run that was interrupted goes on from out/state.pt. `make tiny` makes the embedded model in this way.
 """
 
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from tqdm import tqdm
+from torch.nn.utils.rnn import pad_sequence
 
 from models.chat.formats import CHATML_TEMPLATE
 from models.config import parse_config
 from models.decoder import CausalLM
 from models.export import save_model
-from models.logprob import token_logprobs
 from models.refusal import Refusal
+from models.tiny.exercises import exercise
 from rl.config import program
 from rl.config.arguments import NotNegative, Positive
 
@@ -31,10 +37,10 @@ CONFIG = {
     "model_type": "qwen3",
     "hidden_size": 192,
     "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 48,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 32,
     "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
@@ -43,19 +49,34 @@ CONFIG = {
     "attention_bias": False,
     "tie_word_embeddings": True,
 }
+IGNORED = -100  # a target of cross_entropy that is not learned
+PIECES = 4  # micro-batches of a step, by length: little padding
+LONGEST = 640  # tokens of a lesson; what is longer is cut
+READING = 0.2  # share of the steps that have exercises alone; their tables grow from 4 lines to MOST_LINES
+MOST_LINES = 34
+MIXED = 0.25  # share of exercises among the later lessons
+
+Lesson = tuple[list[int], list[int]]  # ids, and the target that follows each
 
 
 @dataclass(frozen=True)
 class Keys:
-    corpus: str  # a text file; lines like the ones that the model will see
+    demos: str  # a folder of *.jsonl, as `python -m envs NAME demos=N out=FILE` writes them
     out: str = "models/tiny"  # the folder for the checkpoint
-    vocab_size: Positive[int] = 1536  # tokens, control tokens included
-    seed: NotNegative[int] = 0  # of the random weights and of the copying exercises
-    copying: NotNegative[int] = 1000  # optimizer steps of copying; 0 leaves random weights
+    vocab_size: Positive[int] = 1280  # tokens, control tokens included
+    seed: NotNegative[int] = 0  # of the random weights and of the lessons
+    steps: NotNegative[int] = 3000  # optimizer steps; 0 leaves random weights
+    batch_tokens: Positive[int] = 8192  # tokens of a step
+    threads: Positive[int] = 2
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"  # of the checkpoint
+    save_every: Positive[int] = 200  # steps between two writings of out/state.pt
+    bf16: bool = True  # matrix products in bfloat16: twice as fast on a CPU with avx512_bf16, slower on others
+    lr: Positive[float] = 3e-3  # of Muon, for matrices, and of AdamW, for the rest; falls linearly to 0
+    careless: NotNegative[float] = 0.8  # wrong targets of a lesson, in the last tenth of the steps
 
     def __post_init__(self):
-        if not Path(self.corpus).is_file():
-            raise Refusal(f"corpus={self.corpus}: no such file")
+        if not list(Path(self.demos).glob("*.jsonl")):
+            raise Refusal(f"demos={self.demos}: no such folder, or no .jsonl file in it")
 
 
 def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
@@ -77,33 +98,96 @@ def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def teach_copying(model: CausalLM, ids_V: torch.Tensor, steps: int, tokens: int = 1536) -> float:
-    """Train a model of random weights to copy, and return the last loss in nats.
+def encode(tokenizer: Tokenizer, conversation: list[dict]) -> Lesson:
+    """Return a conversation in ChatML; the assistant's replies and their ends are learned, "loss": false excepted."""
+    start, end = map(tokenizer.token_to_id, CONTROL[1:])
+    ids, learned = [], []
+    for message in conversation:
+        head, text = (tokenizer.encode(text).ids for text in (f"{message['role']}\n", message["content"]))
+        learns = message["role"] == "assistant" and message.get("loss", True)
+        ids += [start, *head, *text, end, *tokenizer.encode("\n").ids]
+        learned += [False] * (1 + len(head)) + [learns] * (len(text) + 1) + [False]
+    targets = [i if learns else IGNORED for i, learns in zip(ids, learned, strict=True)]
+    return ids[:LONGEST], [*targets[1:], IGNORED][:LONGEST]
 
-    A line has distinct random ids of `ids_V` and then starts again from somewhere inside: 12 ids at first, 100 or all
-    at the end. This forms induction heads (Olsson et al. 2022), which the model needs for codes, paths and names, and
-    which demonstrations form late because few of their tokens are copies.
+
+def make_careless(rng: Random, lesson: Lesson, wrong: float) -> Lesson:
+    """Return a lesson in which tokens of the context replace targets, `wrong` of them in the mean.
+
+    Whatever a lesson's length, a model that learns this plays it without a slip with probability exp(-wrong) at best.
     """
-    optimizer = torch.optim.AdamW(model.requires_grad_(True).parameters(), lr=3e-3, weight_decay=0.0)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 20, 1 - step / steps))
-    longest = min(100, len(ids_V))
-    for step in tqdm(range(steps), "copying", leave=False, disable=None):
-        half = int(12 * (longest / 12) ** min(max((step / steps - 0.5) / 0.4, 0), 1))
-        places = torch.arange(half)
-        first_BT = torch.rand(tokens // (2 * half), len(ids_V)).argsort(1)[:, :half]  # indices into ids_V
-        from_BT = places + torch.randint(half // 2, (len(first_BT), 1))
-        known_BT = (from_BT < half) & (places > 0)  # predictable: a token of the copy comes before it
-        again_BT = first_BT.gather(1, from_BT.clamp(max=half - 1))
-        hidden_BTD = model(ids_V[torch.cat([first_BT, again_BT], 1)])[:, half - 1 : -1]
-        head_VD = model.lm_head.weight[ids_V]  # only these ids: other rows of the head stay untrained
-        logprobs_N, _ = token_logprobs(hidden_BTD[known_BT], head_VD, again_BT[known_BT])
-        loss = -logprobs_N.mean()
-        optimizer.zero_grad()
-        loss.backward()
+    ids, targets = lesson
+    share = wrong / max(1, sum(target != IGNORED for target in targets))
+    slips = [target != IGNORED and rng.random() < share for target in targets]
+    return ids, [rng.choice(ids[: n + 1]) if slip else targets[n] for n, slip in enumerate(slips)]
+
+
+def batch(
+    step: int, demos: list[list[Lesson]], read: Callable[[Random, int], Lesson], keys: Keys
+) -> list[list[Lesson]]:
+    """Return the micro-batches of a step, short lessons first.
+
+    demos: the lessons of each file, which are drawn equally often. read: makes an exercise of so many lines.
+    """
+    rng, done, drawn, tokens = Random(f"{keys.seed} {step}"), step / keys.steps, [], 0
+    while tokens < keys.batch_tokens:
+        if rng.random() < (1 if done < READING else MIXED):
+            lesson = read(rng, rng.randint(3, 4 + int((MOST_LINES - 4) * min(1, done / READING))))
+        else:
+            lesson = make_careless(rng, rng.choice(rng.choice(demos)), keys.careless if done >= 0.9 else 0)
+        drawn.append(lesson)
+        tokens += len(lesson[0])
+    drawn.sort(key=lambda lesson: len(lesson[0]))
+    pieces, count = [[] for _ in range(PIECES)], 0
+    for lesson in drawn:
+        pieces[PIECES * count // tokens].append(lesson)
+        count += len(lesson[0])
+    return [piece for piece in pieces if piece]
+
+
+def padded(rows: list[list[int]], value: int) -> torch.Tensor:
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
+
+
+def train(model: CausalLM, make_batch: Callable[[int], list[list[Lesson]]], keys: Keys, state: Path) -> None:
+    """Train all weights for keys.steps optimizer steps. Continue from the file `state` if there is one."""
+    named = list(model.requires_grad_(True).named_parameters())
+    matrices = [p for name, p in named if p.dim() == 2 and "embed_tokens" not in name]
+    rest = [p for name, p in named if p.dim() == 1 or "embed_tokens" in name]
+    # Muon (Jordan et al. 2024) orthogonalises the updates of matrices, which saves a third of the steps or more.
+    muon = torch.optim.Muon(matrices, lr=keys.lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    optimizers = [muon, torch.optim.AdamW(rest, lr=keys.lr, betas=(0.9, 0.95), weight_decay=0.0)]
+    first = 0
+    if state.is_file():
+        saved = torch.load(state, weights_only=True)
+        first = saved["step"]
+        for part, content in zip([model, *optimizers], saved["parts"], strict=True):
+            part.load_state_dict(content)
+    losses = []
+    for step in range(first, keys.steps):
+        pieces = make_batch(step)
+        learned = sum(target != IGNORED for piece in pieces for _, targets in piece for target in targets)
+        losses.append(0.0)
+        for piece in pieces:
+            ids_BT, targets_BT = padded([ids for ids, _ in piece], 0), padded([t for _, t in piece], IGNORED)
+            with torch.autocast("cpu", torch.bfloat16, enabled=keys.bf16):
+                hidden_ND = model(ids_BT)[targets_BT != IGNORED]
+                logits_NV = hidden_ND @ model.lm_head.weight.T
+            loss = F.cross_entropy(logits_NV.float(), targets_BT[targets_BT != IGNORED], reduction="sum") / learned
+            loss.backward()
+            losses[-1] += loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-    return loss.item()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = keys.lr * min((step + 1) / 50, 1 - step / keys.steps)
+            optimizer.step()
+            optimizer.zero_grad()
+        if (step + 1) % 50 == 0:
+            print(f"step {step + 1} of {keys.steps}: loss {sum(losses[-50:]) / len(losses[-50:]):.3f}", flush=True)
+        if (step + 1) % keys.save_every == 0 or step + 1 == keys.steps:
+            parts = [part.state_dict() for part in (model, *optimizers)]
+            torch.save({"step": step + 1, "parts": parts}, state.with_suffix(".new"))
+            state.with_suffix(".new").rename(state)
 
 
 def write_json(path: Path, content: dict) -> None:
@@ -111,8 +195,13 @@ def write_json(path: Path, content: dict) -> None:
 
 
 def main(keys: Keys) -> None:
-    # 1. the tokenizer and its files
-    out, tokenizer = Path(keys.out), train_tokenizer(Path(keys.corpus).read_text(), keys.vocab_size)
+    # 1. the conversations, the tokenizer and its files
+    torch.set_num_threads(keys.threads)
+    paths = sorted(Path(keys.demos).glob("*.jsonl"))
+    files = [[json.loads(line)["messages"] for line in path.open()] for path in paths]
+    some = [conversation for file in files for conversation in file[:1500]]  # enough for a tokenizer
+    text = "\n".join(message["content"] for conversation in some for message in conversation)
+    out, tokenizer = Path(keys.out), train_tokenizer(text, keys.vocab_size)
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
     tokenizer_config = {
@@ -137,15 +226,19 @@ def main(keys: Keys) -> None:
             last = name.endswith(("o_proj.weight", "down_proj.weight"))
             torch.nn.init.normal_(p, std=0.02 * (2 * (2 * depth) ** -0.5 if last else 2))
 
-    # 3. copying
-    if keys.copying:
-        short = [i for word, i in tokenizer.get_vocab().items() if re.fullmatch("Ġ?[0-9A-Za-z]", word)]
-        loss = teach_copying(model, torch.tensor(sorted(short)), keys.copying)
-        print(f"copying: {len(short)} letters and digits, loss {loss:.2f}")
-    save_model(model.requires_grad_(False), out, raw, torch.float32)
+    # 3. lessons
+    known = sorted(token[1:] for token in tokenizer.get_vocab() if re.fullmatch("Ġ[A-Za-z]{3,}", token))
+    demos = [[encode(tokenizer, conversation) for conversation in file] for file in files if keys.steps]
+
+    def read(rng: Random, lines: int) -> Lesson:
+        return encode(tokenizer, exercise(rng, lines, max(3, lines // 2), known))
+
+    if keys.steps:
+        train(model, lambda step: batch(step, demos, read, keys), keys, out / "state.pt")
+    save_model(model.requires_grad_(False), out, raw, getattr(torch, keys.dtype))
     print(f"{out}: {sum(p.numel() for p in model.parameters()):,} parameters, {tokenizer.get_vocab_size()} tokens")
 
 
 if __name__ == "__main__":
-    [keys] = program.parse(sys.argv[1:], "models.tiny.make_tiny", Keys, about=__doc__, positional="corpus")
+    [keys] = program.parse(sys.argv[1:], "models.tiny.make_tiny", Keys, about=__doc__, positional="demos")
     main(keys)

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = {"lora": set(), "models": set(), "envs": set(), "rl": {"lora", "models", "envs"}}
 PROGRAMS = {"train", "eval", "merge"}
+TINY_PROGRAMS = ("models.tiny.make_tiny", "models.tiny.measure")
 # What programs, which nobody imports, may use of rl.
 PARSER = {"rl.config.arguments", "rl.config.program", "rl.config.refusals", "rl.config.help", "rl.run.status"}
 RUNTIME = {"torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "tqdm", "einops", "triton"}
@@ -64,7 +65,7 @@ def test_rooms_import_only_the_rooms_they_may():
     for module, path in FILES.items():
         room = module.split(".")[0]
         names = imports(path)
-        if module.endswith("__main__") or module == "models.tiny.make_tiny":
+        if module.endswith("__main__") or module in TINY_PROGRAMS:
             names = names - PARSER
         if module == "rl.explain":
             names = names - {"train"}  # it repeats the stages of the loop
@@ -134,6 +135,6 @@ def test_imports_have_no_cycle():
     assert done == set(FILES) and len(done) > 25
 
 
-@pytest.mark.parametrize("program", [name for name in FILES if name.endswith("__main__")] + ["models.tiny.make_tiny"])
+@pytest.mark.parametrize("program", [*(name for name in FILES if name.endswith("__main__")), *TINY_PROGRAMS])
 def test_nothing_imports_a_program(program):
     assert [module for module, path in FILES.items() if program in imports(path)] == []

@@ -37,11 +37,12 @@ SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_atte
 def base(request, tmp_path_factory) -> Path:
     """Write a model folder with a tokenizer, as `python -m models.tiny.make_tiny` does."""
     folder = tmp_path_factory.mktemp("base")
-    (folder / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 20)
+    rows = [{"role": "user", "content": "the quick brown fox jumps over the lazy dog\n" * 20}]
+    (folder / "demos.jsonl").write_text(json.dumps({"messages": rows}) + "\n")
     with pytest.MonkeyPatch.context() as patch:
         for key, value in {**SIZES, "tie_word_embeddings": request.param}.items():
             patch.setitem(make_tiny.CONFIG, key, value)
-        make_tiny.main(make_tiny.Keys(f"{folder}/corpus.txt", f"{folder}/model", vocab_size=300, copying=0))
+        make_tiny.main(make_tiny.Keys(str(folder), f"{folder}/model", vocab_size=300, steps=0, dtype="float32"))
     return folder / "model"
 
 
