@@ -1,8 +1,8 @@
 """Make a new small model: python -m models.tiny.make_tiny FOLDER out=FOLDER
 
-Trains a byte-level BPE tokenizer on the conversations of a folder, then a small Qwen3 from random weights: at first on
-exercises of reading alone (models/tiny/exercises.py), then on the assistant's replies in the conversations too. At the
-end it learns to be careless, so that reinforcement learning has something to teach.
+Trains a byte-level BPE tokenizer on the conversations of a folder, then a small Qwen3 from random weights: it repeats
+random letters, does exercises of reading (models/tiny/exercises.py), and then also imitates the assistant's replies in
+the conversations. At the end it learns to be careless, so that reinforcement learning has something to teach.
 
 A run that was interrupted goes on from out/state.pt. `make tiny` makes the embedded model in this way.
 """
@@ -20,11 +20,13 @@ import torch
 import torch.nn.functional as F
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
 
 from models.chat.formats import CHATML_TEMPLATE
 from models.config import parse_config
 from models.decoder import CausalLM
 from models.export import save_model
+from models.logprob import token_logprobs
 from models.refusal import Refusal
 from models.tiny.exercises import exercise
 from rl.config import program
@@ -65,7 +67,8 @@ class Keys:
     out: str = "models/tiny"  # the folder for the checkpoint
     vocab_size: Positive[int] = 1280  # tokens, control tokens included
     seed: NotNegative[int] = 0  # of the random weights and of the lessons
-    steps: NotNegative[int] = 3000  # optimizer steps; 0 leaves random weights
+    copying: NotNegative[int] = 1000  # optimizer steps of copying random letters; 0 leaves random weights
+    steps: NotNegative[int] = 3000  # optimizer steps of exercises and conversations
     batch_tokens: Positive[int] = 8192  # tokens of a step
     threads: Positive[int] = 2
     dtype: Literal["bfloat16", "float32"] = "bfloat16"  # of the checkpoint
@@ -96,6 +99,35 @@ def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     tokenizer.train_from_iterator([*text.split("\n"), *ROLES * 10_000], trainer)
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in CONTROL])
     return tokenizer
+
+
+def teach_copying(model: CausalLM, ids_V: torch.Tensor, steps: int, tokens: int = 1536) -> float:
+    """Train a model of random weights to copy, and return the last loss in nats.
+
+    A line has distinct random ids of `ids_V` and then starts again from somewhere inside: 12 ids at first, 100 or all
+    at the end. This forms induction heads (Olsson et al. 2022), which the model needs for codes, paths and names, and
+    which demonstrations form late because few of their tokens are copies.
+    """
+    optimizer = torch.optim.AdamW(model.requires_grad_(True).parameters(), lr=3e-3, weight_decay=0.0)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 20, 1 - step / steps))
+    longest = min(100, len(ids_V))
+    for step in tqdm(range(steps), "copying", leave=False, disable=None):
+        half = int(12 * (longest / 12) ** min(max((step / steps - 0.5) / 0.4, 0), 1))
+        places = torch.arange(half)
+        first_BT = torch.rand(tokens // (2 * half), len(ids_V)).argsort(1)[:, :half]  # indices into ids_V
+        from_BT = places + torch.randint(half // 2, (len(first_BT), 1))
+        known_BT = (from_BT < half) & (places > 0)  # predictable: a token of the copy comes before it
+        again_BT = first_BT.gather(1, from_BT.clamp(max=half - 1))
+        hidden_BTD = model(ids_V[torch.cat([first_BT, again_BT], 1)])[:, half - 1 : -1]
+        head_VD = model.lm_head.weight[ids_V]  # only these ids: other rows of the head stay untrained
+        logprobs_N, _ = token_logprobs(hidden_BTD[known_BT], head_VD, again_BT[known_BT])
+        loss = -logprobs_N.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+    return loss.item()
 
 
 def encode(tokenizer: Tokenizer, conversation: list[dict]) -> Lesson:
@@ -226,7 +258,13 @@ def main(keys: Keys) -> None:
             last = name.endswith(("o_proj.weight", "down_proj.weight"))
             torch.nn.init.normal_(p, std=0.02 * (2 * (2 * depth) ** -0.5 if last else 2))
 
-    # 3. lessons
+    # 3. copying, which exercises alone did not teach within 1.2 million tokens
+    if keys.copying and not (out / "state.pt").is_file():
+        short = [i for token, i in tokenizer.get_vocab().items() if re.fullmatch("Ġ?[0-9A-Za-z]", token)]
+        loss = teach_copying(model, torch.tensor(sorted(short)), keys.copying)
+        print(f"copying: {len(short)} letters and digits, loss {loss:.2f}", flush=True)
+
+    # 4. lessons
     known = sorted(token[1:] for token in tokenizer.get_vocab() if re.fullmatch("Ġ[A-Za-z]{3,}", token))
     demos = [[encode(tokenizer, conversation) for conversation in file] for file in files if keys.steps]
 

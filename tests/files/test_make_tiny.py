@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from models import load_model, load_tokenizer
+from models.config import parse_config
+from models.decoder import CausalLM
 from models.tiny import make_tiny
 from models.tiny.exercises import SIGNS, at_distance, exercise, share_right, styled, table
-from models.tiny.make_tiny import IGNORED, encode, make_careless
+from models.tiny.make_tiny import CONFIG, IGNORED, encode, make_careless, teach_copying
 
 TALK = [
     {"role": "user", "content": "Goal: craft 12 oak doors.\n"},
@@ -32,7 +34,9 @@ def demos(tmp_path_factory):
 def make(demos, out, monkeypatch, **keys):
     for key, value in {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}.items():
         monkeypatch.setitem(make_tiny.CONFIG, key, value)
-    make_tiny.main(make_tiny.Keys(str(demos), str(out), 300, batch_tokens=300, threads=1, bf16=False, **keys))
+    make_tiny.main(
+        make_tiny.Keys(str(demos), str(out), 300, batch_tokens=300, threads=1, bf16=False, copying=0, **keys)
+    )
     return out
 
 
@@ -100,11 +104,12 @@ def test_careless_lessons_have_tokens_of_the_context():
     assert 1.8 < sum(counts) / len(counts) < 2.2
 
 
+@pytest.mark.all_only
 def test_an_interrupted_run_goes_on(demos, tmp_path, monkeypatch):
-    keys, batch, parts = {"steps": 8, "save_every": 2}, make_tiny.batch, tmp_path / "parts"
+    keys, batch, parts = {"steps": 5, "save_every": 2}, make_tiny.batch, tmp_path / "parts"
     whole = load_model(str(make(demos, tmp_path / "whole", monkeypatch, **keys)))
     with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patch:
-        patch.setattr(make_tiny, "batch", lambda step, *rest: batch(step, *rest) if step < 5 else _interrupt())
+        patch.setattr(make_tiny, "batch", lambda step, *rest: batch(step, *rest) if step < 3 else _interrupt())
         make(demos, parts, monkeypatch, **keys)
     resumed = load_model(str(make(demos, parts, monkeypatch, **keys)))
     for (name, p), q in zip(whole.named_parameters(), resumed.parameters(), strict=True):
@@ -119,3 +124,21 @@ def _interrupt():
 def test_a_measure_knows_a_model_that_copies_from_one_that_does_not(demos, tmp_path, monkeypatch):
     folder = make(demos, tmp_path / "model", monkeypatch, steps=0)
     assert share_right(load_model(str(folder)), load_tokenizer(folder), "copy", n=20, distance=30) == 0
+
+
+@pytest.mark.full
+def test_copying_generalises_beyond_its_training_lines():
+    torch.manual_seed(0)
+    small = {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 2, "head_dim": 24, "vocab_size": 40}
+    model = CausalLM(parse_config({**CONFIG, **small}))
+    for p in model.parameters():
+        if p.dim() > 1:
+            torch.nn.init.normal_(p, std=0.05)
+    ids_V = torch.arange(4, 28)
+    assert teach_copying(model, ids_V, steps=200, tokens=768) < 0.5  # guessing has log 24 = 3.2
+    word_BT, between_BT = (torch.rand(64, 24).argsort(1)[:, :n] for n in (8, 9))
+    line_BT = ids_V[torch.cat([word_BT, between_BT, word_BT], 1)]
+    with torch.no_grad():
+        hidden_BTD = model(line_BT)[:, -7:-1]
+    right_BT = (hidden_BTD @ model.lm_head.weight.T).argmax(-1) == line_BT[:, -6:]
+    assert right_BT.float().mean() > 0.7

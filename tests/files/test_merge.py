@@ -42,7 +42,7 @@ def base(request, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         for key, value in {**SIZES, "tie_word_embeddings": request.param}.items():
             patch.setitem(make_tiny.CONFIG, key, value)
-        make_tiny.main(make_tiny.Keys(str(folder), f"{folder}/model", vocab_size=300, steps=0, dtype="float32"))
+        make_tiny.main(make_tiny.Keys(str(folder), f"{folder}/model", 300, copying=0, steps=0, dtype="float32"))
     return folder / "model"
 
 
