@@ -104,7 +104,6 @@ def test_careless_lessons_have_tokens_of_the_context():
     assert 1.8 < sum(counts) / len(counts) < 2.2
 
 
-@pytest.mark.all_only
 def test_an_interrupted_run_goes_on(demos, tmp_path, monkeypatch):
     keys, batch, parts = {"steps": 5, "save_every": 2}, make_tiny.batch, tmp_path / "parts"
     whole = load_model(str(make(demos, tmp_path / "whole", monkeypatch, **keys)))
@@ -120,7 +119,6 @@ def _interrupt():
     raise KeyboardInterrupt
 
 
-@pytest.mark.all_only
 def test_a_measure_knows_a_model_that_copies_from_one_that_does_not(demos, tmp_path, monkeypatch):
     folder = make(demos, tmp_path / "model", monkeypatch, steps=0)
     assert share_right(load_model(str(folder)), load_tokenizer(folder), "copy", n=20, distance=30) == 0
