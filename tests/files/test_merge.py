@@ -30,7 +30,8 @@ CASES = cases("merge")
 
 MERGE = Path(__file__).parents[2] / "merge.py"
 DIFFERS = "the written checkpoint differs from the model in"
-SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8)
+SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, head_dim=8)
+SIZES |= dict(num_attention_heads=4, num_key_value_heads=2)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
