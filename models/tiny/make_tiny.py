@@ -1,7 +1,7 @@
 """Make a new small model: python -m models.tiny.make_tiny FOLDER out=FOLDER
 
 Trains a byte-level BPE tokenizer on the conversations of a folder, then a small Qwen3 from random weights: it repeats
-random letters, does exercises of reading (models/tiny/exercises.py), and then also imitates the assistant's replies in
+random tokens, does exercises of reading (models/tiny/exercises.py), and then also imitates the assistant's replies in
 the conversations. At the end it learns to be careless, so that reinforcement learning has something to teach.
 
 A run that was interrupted goes on from out/state.pt. `make tiny` makes the embedded model in this way.
@@ -26,7 +26,6 @@ from models.chat.formats import CHATML_TEMPLATE
 from models.config import parse_config
 from models.decoder import CausalLM
 from models.export import save_model
-from models.logprob import token_logprobs
 from models.refusal import Refusal
 from models.tiny.exercises import exercise
 from rl.config import program
@@ -56,6 +55,7 @@ PIECES = 4  # micro-batches of a step, by length: little padding
 LONGEST = 640  # tokens of a lesson; what is longer is cut
 READING = 0.2  # share of the steps that have exercises alone; their tables grow from 4 lines to MOST_LINES
 MOST_LINES = 34
+COPYING_LR, COPYING_TOKENS = 5e-3, 1536  # of a step
 MIXED = 0.25  # share of exercises among the later lessons
 
 Lesson = tuple[list[int], list[int]]  # ids, and the target that follows each
@@ -67,7 +67,7 @@ class Keys:
     out: str = "models/tiny"  # the folder for the checkpoint
     vocab_size: Positive[int] = 1280  # tokens, control tokens included
     seed: NotNegative[int] = 0  # of the random weights and of the lessons
-    copying: NotNegative[int] = 1000  # optimizer steps of copying random letters; 0 leaves random weights
+    copying: NotNegative[int] = 1200  # optimizer steps of copying random tokens; 0 leaves random weights
     steps: NotNegative[int] = 3000  # optimizer steps of exercises and conversations
     batch_tokens: Positive[int] = 8192  # tokens of a step
     threads: Positive[int] = 2
@@ -101,32 +101,49 @@ def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def teach_copying(model: CausalLM, ids_V: torch.Tensor, steps: int, tokens: int = 1536) -> float:
+class Optimizers:
+    """Muon (Jordan et al. 2024) for matrices, whose updates it makes orthogonal; AdamW for embeddings and norms."""
+
+    def __init__(self, model: CausalLM, lr: float):
+        named = list(model.requires_grad_(True).named_parameters())
+        matrices = [p for name, p in named if p.dim() == 2 and "embed_tokens" not in name]
+        rest = [p for name, p in named if p.dim() == 1 or "embed_tokens" in name]
+        muon = torch.optim.Muon(matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+        self.parts = [muon, torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)]
+        self.model, self.lr = model, lr
+
+    def step(self, factor: float) -> None:
+        """Clip the gradients, take a step at lr * factor, and forget the gradients."""
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.parts:
+            for group in optimizer.param_groups:
+                group["lr"] = self.lr * factor
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def teach_copying(model: CausalLM, ids_V: torch.Tensor, keys: Keys) -> float:
     """Train a model of random weights to copy, and return the last loss in nats.
 
     A line has distinct random ids of `ids_V` and then starts again from somewhere inside: 12 ids at first, 100 or all
     at the end. This forms induction heads (Olsson et al. 2022), which the model needs for codes, paths and names, and
-    which demonstrations form late because few of their tokens are copies.
+    which demonstrations form late because few of their tokens are copies. `ids_V` should be all that occur: heads that
+    had formed on letters alone did not copy other tokens.
     """
-    optimizer = torch.optim.AdamW(model.requires_grad_(True).parameters(), lr=3e-3, weight_decay=0.0)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 20, 1 - step / steps))
-    longest = min(100, len(ids_V))
+    optimizers, longest, steps = Optimizers(model, COPYING_LR), min(100, len(ids_V)), keys.copying
     for step in tqdm(range(steps), "copying", leave=False, disable=None):
-        half = int(12 * (longest / 12) ** min(max((step / steps - 0.5) / 0.4, 0), 1))
+        half = int(12 * (longest / 12) ** min(max((step / steps - 0.6) / 0.35, 0), 1))
         places = torch.arange(half)
-        first_BT = torch.rand(tokens // (2 * half), len(ids_V)).argsort(1)[:, :half]  # indices into ids_V
+        first_BT = torch.rand(COPYING_TOKENS // (2 * half), len(ids_V)).argsort(1)[:, :half]  # indices into ids_V
         from_BT = places + torch.randint(half // 2, (len(first_BT), 1))
         known_BT = (from_BT < half) & (places > 0)  # predictable: a token of the copy comes before it
         again_BT = first_BT.gather(1, from_BT.clamp(max=half - 1))
-        hidden_BTD = model(ids_V[torch.cat([first_BT, again_BT], 1)])[:, half - 1 : -1]
-        head_VD = model.lm_head.weight[ids_V]  # only these ids: other rows of the head stay untrained
-        logprobs_N, _ = token_logprobs(hidden_BTD[known_BT], head_VD, again_BT[known_BT])
-        loss = -logprobs_N.mean()
-        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=keys.bf16):
+            hidden_BTD = model(ids_V[torch.cat([first_BT, again_BT], 1)])[:, half - 1 : -1]
+            logits_NV = hidden_BTD[known_BT] @ model.lm_head.weight[ids_V].T
+        loss = F.cross_entropy(logits_NV.float(), again_BT[known_BT])
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
+        optimizers.step(min((step + 1) / 20, 1 - step / steps))
     return loss.item()
 
 
@@ -183,17 +200,12 @@ def padded(rows: list[list[int]], value: int) -> torch.Tensor:
 
 def train(model: CausalLM, make_batch: Callable[[int], list[list[Lesson]]], keys: Keys, state: Path) -> None:
     """Train all weights for keys.steps optimizer steps. Continue from the file `state` if there is one."""
-    named = list(model.requires_grad_(True).named_parameters())
-    matrices = [p for name, p in named if p.dim() == 2 and "embed_tokens" not in name]
-    rest = [p for name, p in named if p.dim() == 1 or "embed_tokens" in name]
-    # Muon (Jordan et al. 2024) orthogonalises the updates of matrices, so that it needs no rate for each of them.
-    muon = torch.optim.Muon(matrices, lr=keys.lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-    optimizers = [muon, torch.optim.AdamW(rest, lr=keys.lr, betas=(0.9, 0.95), weight_decay=0.0)]
+    optimizers = Optimizers(model, keys.lr)
     first = 0
     if state.is_file():
         saved = torch.load(state, weights_only=True)
         first = saved["step"]
-        for part, content in zip([model, *optimizers], saved["parts"], strict=True):
+        for part, content in zip([model, *optimizers.parts], saved["parts"], strict=True):
             part.load_state_dict(content)
     losses = []
     for step in range(first, keys.steps):
@@ -208,16 +220,11 @@ def train(model: CausalLM, make_batch: Callable[[int], list[list[Lesson]]], keys
             loss = F.cross_entropy(logits_NV.float(), targets_BT[targets_BT != IGNORED], reduction="sum") / learned
             loss.backward()
             losses[-1] += loss.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = keys.lr * min((step + 1) / 50, 1 - step / keys.steps)
-            optimizer.step()
-            optimizer.zero_grad()
+        optimizers.step(min((step + 1) / 50, 1 - step / keys.steps))
         if (step + 1) % 50 == 0:
             print(f"step {step + 1} of {keys.steps}: loss {sum(losses[-50:]) / len(losses[-50:]):.3f}", flush=True)
         if (step + 1) % keys.save_every == 0 or step + 1 == keys.steps:
-            parts = [part.state_dict() for part in (model, *optimizers)]
+            parts = [part.state_dict() for part in (model, *optimizers.parts)]
             torch.save({"step": step + 1, "parts": parts}, state.with_suffix(".new"))
             state.with_suffix(".new").rename(state)
 
@@ -260,16 +267,16 @@ def main(keys: Keys) -> None:
 
     # 3. copying, which exercises alone did not teach within 1.2 million tokens
     if keys.copying and not (out / "state.pt").is_file():
-        short = [i for token, i in tokenizer.get_vocab().items() if re.fullmatch("Ġ?[0-9A-Za-z]", token)]
-        loss = teach_copying(model, torch.tensor(sorted(short)), keys.copying)
-        print(f"copying: {len(short)} letters and digits, loss {loss:.2f}", flush=True)
+        every = [i for token, i in tokenizer.get_vocab().items() if token not in CONTROL]
+        loss = teach_copying(model, torch.tensor(sorted(every)), keys)
+        print(f"copying: {len(every)} tokens, loss {loss:.2f}", flush=True)
 
     # 4. lessons
     known = sorted(token[1:] for token in tokenizer.get_vocab() if re.fullmatch("Ġ[A-Za-z]{3,}", token))
     demos = [[encode(tokenizer, conversation) for conversation in file] for file in files if keys.steps]
 
     def read(rng: Random, lines: int) -> Lesson:
-        return encode(tokenizer, exercise(rng, lines, max(3, lines // 2), known))
+        return encode(tokenizer, exercise(rng, lines, max(4, 3 * lines // 2), known))
 
     if keys.steps:
         train(model, lambda step: batch(step, demos, read, keys), keys, out / "state.pt")
