@@ -76,9 +76,9 @@ def test_an_interval_over_seeds_contains_the_mean_as_often_as_it_says():
     rng, tasks, hits, narrow = np.random.default_rng(0), [str(n) for n in range(40)], 0, 0
     for _ in range(150):
         rates = 0.5 + 0.2 * rng.uniform(-1, 1, (3, 1)) + 0.25 * rng.uniform(-1, 1, (1, 40))
-        values = (rng.uniform(size=(3, 40)) < rates).astype(float).tolist()
+        values = (rng.uniform(size=(3, 40)) < rates).astype(float)
         low, high = seeds_interval(values, [tasks] * 3, (0.0, 1.0))
         hits += low <= 0.5 <= high
-        bottom, top = interval(bootstrap(sum(values, []), (0.0, 1.0), tasks=tasks * 3))
+        bottom, top = interval(bootstrap(values.ravel(), (0.0, 1.0), tasks=tasks * 3))
         narrow += bottom <= 0.5 <= top
     assert 0.78 <= hits / 150 <= 0.97 and narrow / 150 < 0.7
