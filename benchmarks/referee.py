@@ -161,9 +161,9 @@ def settings(keys: Keys, given: dict[str, str], env: str, name: str) -> list[str
 # ---- commands ----
 
 
-def run(command: list[str], log: Path, shown: list[str]) -> None:
-    """Print the command `shown` and run `command`, whose lines go to the log. Raise Failed with the last one."""
-    print(shlex.join(["python", *shown]), flush=True)
+def run(command: list[str], log: Path) -> None:
+    """Print a command and run it; its lines go to the log. Raise Failed with the last one unless it ends with 0."""
+    print(shlex.join(["python", *command]), flush=True)
     with open(log, "a") as file:
         status = pipeline.call(command, file)
     if status:
@@ -174,9 +174,11 @@ def run(command: list[str], log: Path, shown: list[str]) -> None:
 
 def train(folder: Path, words: list[str]) -> str:
     """Train the run in this folder, or go on with it. Return the folder of its last epoch. Raise Failed."""
-    command = ["train.py", *words, f"out={folder}"]
-    if not Path(f"{folder}.json").is_file():  # which is written once it was trained and judged
-        run(["train.py", f"resume={folder}"] if checkpoints(folder) else command, Path(f"{folder}.log"), command)
+    done = Path(f"{folder}.done")
+    if not done.is_file():
+        own = [f"resume={folder}"] if checkpoints(folder) else [*words, f"out={folder}"]
+        run(["train.py", *own], Path(f"{folder}.log"))
+        done.touch()
     return str(folder / f"epoch_{history.saved_epochs(folder)[-1]}")
 
 
@@ -189,7 +191,7 @@ def judged(folder: Path, adapter: str, split: str, keys: Keys, given: dict[str, 
         whole = adapter != "base" and not is_adapter(adapter)  # of lora.r=0
         played |= {"adapter": "base", "model": adapter} if whole else {"adapter": adapter}
         command = ["eval.py", f"split={split}", f"n={keys.n}", *as_words(played), f"json={new}"]
-        run(command, Path(f"{folder}.log"), command)
+        run(command, Path(f"{folder}.log"))
         new.rename(file)
     return next(iter(read_json(file)["results"].values()))
 
@@ -360,9 +362,9 @@ def drawn(row: dict) -> str:
         mean, low, high = mean_and_interval(row, name, "sampled")
         shapes.append(picture.text(left - 10, y + 4, name, "end"))
         shapes.append(f'<path d="M{x(low):.1f} {y}H{x(high):.1f}" stroke="{color}" stroke-width="2"/>')
+        shapes.append(f'<circle cx="{x(mean):.1f}" cy="{y}" r="5" fill="{color}"/>')
         for one in mean_of_seeds(row, name):
             shapes.append(f'<circle cx="{x(one):.1f}" cy="{y}" r="2" fill="{picture.INK}"/>')
-        shapes.append(f'<circle cx="{x(mean):.1f}" cy="{y}" r="5" fill="{color}"/>')
     size = f'width="{picture.WIDTH}" height="{height}" viewBox="0 0 {picture.WIDTH} {height}"'
     body = "\n".join(shapes)
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">\n{body}\n</svg>\n'
