@@ -40,6 +40,9 @@ bench-real: $(VENV)/bench.done  ## a GRPO epoch at the 0.5B shape on a CPU, in p
 bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minutes
 	PYTHON=$(PY) benchmarks/quick
 
+learn: $(VENV)/train.done  ## every algorithm and environment at a small budget, beside a committed table; before and after a change of numbers
+	$(PY) -m benchmarks.learn
+
 chaos: $(VENV)/train.done  ## kill runs at random moments and at every file operation, and compare: half an hour
 	PYTHONPATH=. $(PY) tests/chaos.py
 
@@ -93,4 +96,4 @@ $(VENV)/bench-gpu.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
-.PHONY: train test test-all test-full lint bench bench-gpu bench-real bench-quick chaos mutants golden tiny smol clean
+.PHONY: train test test-all test-full lint bench bench-gpu bench-real bench-quick learn chaos mutants golden tiny smol clean

@@ -103,7 +103,7 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
     if state.critic is not None and state.epoch < algo_cfg.critic_warmup:
         for p in state.optimizer.param_groups[0]["params"]:
             p.grad = None  # the optimizer skips the policy
-    factor = learning_rate_factor(state.step, cfg.schedule_steps, cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
+    factor = rate_factor(state, cfg)
     norms = []
     for group in state.optimizer.param_groups:  # policy and critic apart: one's gradient must not scale the other's
         group["lr"] = group["base_lr"] * factor
@@ -121,6 +121,15 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
     metrics |= {"grad_norm": norms[0], "lr": cfg.lr * factor, "sampler_gap": gap}
     metrics["trained_tokens"] = sum(len(episode.ids_T) for episode in batch.episodes)
     return {**metrics, "skipped": skipped, "within_target_kl": within_target_kl}
+
+
+def rate_factor(state: TrainState, cfg: Config) -> float:
+    """Return the factor on the learning rate of the next step. With max_sampled_tokens= a decay goes by the tokens of
+    the finished epochs, because the number of steps is not known, unless schedule_epochs= gives it."""
+    now, span, warmup = state.step, cfg.schedule_steps, cfg.warmup_steps
+    if cfg.max_sampled_tokens and not cfg.schedule_epochs and now >= warmup:
+        now, span, warmup = state.watch.sampled_tokens, (0, cfg.max_sampled_tokens + 1), 0
+    return learning_rate_factor(now, span, cfg.schedule, warmup, cfg.min_lr_ratio)
 
 
 def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> dict:

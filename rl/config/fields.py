@@ -64,6 +64,7 @@ class Loop:
     episodes: Positive[int] = 64  # episodes collected per epoch; with data= it is every row
     batch_size: Positive[int] = 64  # episodes per optimizer step
     max_steps: NotNegative[int] = 0  # stop after this many optimizer steps; 0: no limit
+    max_sampled_tokens: NotNegative[int] = 0  # stop after the epoch that reaches this many, and decay lr up to there
 
 
 @dataclass(frozen=True)

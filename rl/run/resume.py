@@ -93,6 +93,10 @@ def schedule_change(state: TrainState, cfg: Config, saved: dict[str, Any]) -> st
         return ""
     if cfg.schedule_epochs and cfg.schedule_epochs == saved.get("schedule_epochs") and cfg.epochs != earlier.epochs:
         return f"schedule_epochs={cfg.schedule_epochs} stays: the rate decays over these epochs of {cfg.epochs}\n"
+    tokens, of_tokens = saved.get("max_sampled_tokens", 0), cfg.max_sampled_tokens
+    if (tokens or of_tokens) and not cfg.schedule_epochs:
+        ends = f"schedule={cfg.schedule} now ends by max_sampled_tokens={of_tokens}, not {tokens} (0: by epochs)\n"
+        return ends if tokens != of_tokens else ""
     same = earlier.schedule_steps == cfg.schedule_steps and earlier.schedule == cfg.schedule
     if same or cfg.schedule_epochs:
         return ""
