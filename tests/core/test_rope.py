@@ -13,7 +13,7 @@ from models.config import parse_config
 from models.export import both_layouts, save_model
 from models.rope import Rope, frequencies, parse_ropes
 
-FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
+FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "granite", "olmo2")
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
 KINDS = {
     "default": {"rope_type": "default"},
