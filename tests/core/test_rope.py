@@ -131,6 +131,15 @@ def test_old_and_new_readers_agree_on_saved_settings(kind, family, layout, tmp_p
     torch.testing.assert_close(model(ids) @ model.lm_head.weight.T, expected, atol=2e-5, rtol=2e-5)
 
 
+def test_scaling_of_olmo3_is_for_layers_without_a_window():
+    """Its published layout has rope_scaling beside rope_theta; merging keeps it."""
+    kinds = ["sliding_attention", "full_attention"]
+    raw = {**SMALL, "model_type": "olmo3", "layer_types": kinds, "rope_theta": 7e4, "rope_scaling": YARN}
+    sliding, full = parse_config(raw).ropes
+    assert sliding == Rope(theta=7e4) and (full.kind, full.theta) == ("yarn", 7e4)
+    assert both_layouts(raw) == raw
+
+
 def test_nested_settings_apply_by_layer_and_stay_nested():
     raw = raw_config(CASES["qwen3 nested rope"])
     nested = raw.pop("rope_parameters")
