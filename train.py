@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import lora
 from models import Tokenizer
+from models.moe import take_loads
 from rl import kl
 from rl.batch import add_values, make_batch, policy_logprobs, whiten_rewards
 from rl.config.fields import Config, algorithm_module
@@ -133,6 +134,8 @@ def learn(state: TrainState, batch: Batch, cfg: Config) -> tuple[dict, Batch]:
     """Take the epoch's optimizer steps. Return (their metrics, the batch with first_entropy_N)."""
     with progress_bar(cfg.algorithm.epochs * len(batch.episodes), f"epoch {state.epoch + 1} learning") as progress:
         losses, first_entropy_N = update(state, batch, algorithm_module(cfg.algo), cfg, progress)
+    if loads := take_loads(state.model):
+        losses["expert_load"], losses["experts_idle"] = loads
     state.epoch, state.mid_epoch = state.epoch + 1, False
     state.groups += cfg.episodes // cfg.algorithm.group_size
     state.baseline = batch.baseline

@@ -106,7 +106,7 @@ def adapted(sizes: Sizes, cfg: Config) -> int:
     word, linears = cfg.lora.targets, {}
     for i in range(sizes.L):
         for name, shape in sizes.linears.items():
-            room = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
+            room = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj") else "mlp"
             linears[f"model.layers.{i}.{room}.{name}"] = sum(shape)
     names = word if word == "attention" or not re.fullmatch(r"[\w.,]+", word) else word.split(",")
     selected = matching(linears, word if word == "all-linear" else names)
@@ -148,8 +148,8 @@ def kept(sizes: Sizes, cfg: Config, last: bool = False) -> float:
     s, w = sizes, width(cfg)
     if fused(sizes, cfg) and not last:
         ranks = 2 * padded(cfg.lora.r) * len(sizes.linears)
-        return 4 * (s.D + s.Q + s.K + s.I) + ranks + 4 * s.H + s.normed * 2 * (s.Q + 2 * s.K)
-    norms = (16 if w == 4 else 12) * s.D + s.normed * 4 * (s.Q + s.K)
+        return 4 * (s.D + s.Q + s.K + s.I) + ranks + 4 * s.H + bool(s.normed) * 2 * (s.Q + 2 * s.K)
+    norms = (16 if w == 4 else 12) * s.D + bool(s.normed) * 4 * (s.Q + s.K)
     if not cfg.lora.r:  # what the gradients of the norms' weights need
         norms += 2 * w * s.D
     norms += w * (s.D + s.Q) if fused(s, cfg) else 0  # copies of the rows that the last layer goes on with
