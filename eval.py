@@ -34,7 +34,7 @@ from rl.config.arguments import ArgumentError, NotNegative, Positive
 from rl.config.fields import Config, Experiment
 from rl.config.refusals import Refusal
 from rl.config.words import parse
-from rl.evaluate import describe
+from rl.evaluate import describe, held_out_tasks
 from rl.judge import adapter_settings
 from rl.judge import results as judge
 from rl.judge.adapter_settings import count_tasks, with_base
@@ -49,7 +49,7 @@ from rl.run.phases import phase
 class Keys:
     adapter: str = "base"  # adapters' folders by comma, compared on the same tasks; base: without an adapter
     split: Literal["test", "val", "train"] = "test"  # tasks to play
-    n: NotNegative[int] = 200  # number of tasks; 0: each task of a file once, in order: with splits=own, or of env=qa
+    n: NotNegative[int] = 200  # number of tasks, of a file's each at most once; 0: all of a file's, in order
     top_k: NotNegative[int] = 0  # sample from that many most likely tokens; 0: all, as in training
     top_p: Positive[float] = 1.0  # sample from the fewest tokens that have this probability together
     server: str = ""  # play here, at http://host:port/v1 of the OpenAI protocol; model= and adapter= are its names
@@ -164,7 +164,7 @@ def evaluators_on_server(cfg: Experiment, names: list[str], url: str) -> Iterato
 def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
     print(*lines, sep="\n", end="\n" * bool(lines), flush=True)
     played = adapter_settings.what_is_played(cfg, keys.truncation)
-    tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, 1)
+    tasks = held_out_tasks(cfg, keys.n, 1, keys.split)
     saved = judge.saved_results(keys.against, played, keys.split, tasks) if keys.against else {}
     names, results = [name.strip() for name in keys.adapter.split(",")], {}
     evaluators = evaluators_on_server(cfg, names, keys.server) if keys.server else evaluators_here(cfg, names)
@@ -172,7 +172,7 @@ def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
         policy = policy_name(name, cfg, keys)
         for temperature in dict.fromkeys((cfg.temperature, 0.0)):
             samples = keys.samples if temperature else 1  # greedy play repeats itself
-            tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, samples)
+            tasks = held_out_tasks(cfg, keys.n, samples, keys.split)
             with truncated(cfg.device, keys.top_k, keys.top_p):
                 episodes = play(cfg, temperature, tasks)
             result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])

@@ -20,7 +20,12 @@
   // -------------------------------------------------------------------------------------------------- numbers
 
   const known = (x) => typeof x === "number" && Number.isFinite(x);
-  const percent = (x) => (known(x) ? `${(100 * x).toFixed(1)} %` : "–");
+  /** Round as Python prints: of two numbers that are equally near, to the even one. */
+  const fixed = (x, digits) => {
+    const scaled = x * 10 ** digits, tie = Number.isInteger(4 * x) && Math.abs(scaled % 1) === 0.5;
+    return (tie ? (2 * Math.round(scaled / 2)) / 10 ** digits : x).toFixed(digits);
+  };
+  const percent = (x) => (known(x) ? `${fixed(100 * x, 1)} %` : "–");
   const whole = (x) => (known(x) ? Math.round(x).toLocaleString("en-US") : "–");
   const number = (x) => {
     if (!known(x)) return "–";
@@ -101,10 +106,10 @@
   }
 
   /** Return a figure whose `draw(width)` fills it. Charts share the epochs of their horizontal axis and a cursor. */
-  function figure({ title, note, legend, height = 130, values, body, top = 8, left = 52 }) {
+  function figure({ title, note, below, legend, height = 130, values, body, top = 8, left = 52 }) {
     const output = el("output");
     const place = el("div");
-    const node = el("figure", {}, el("figcaption", {}, el("b", {}, title), output), note ? el("small", {}, note) : null, place, legend ?? null);
+    const node = el("figure", {}, el("figcaption", {}, el("b", {}, title), output), note ? el("small", {}, note) : null, place, legend ?? null, below ? el("small", {}, below) : null);
     const chart = { node };
     chart.draw = () => {
       const width = Math.max(220, node.clientWidth - 26);
@@ -157,7 +162,7 @@
   }
 
   /** series: [{cls, style, points: [[epoch, value, low, high]], dots}] */
-  function lineChart({ title, note, series, format = number, domain, height, legend }) {
+  function lineChart({ title, note, below, series, format = number, domain, height, legend }) {
     series = series.filter((s) => s.points.some((p) => known(p[1])));
     if (!series.length) return null;
     const all = series.flatMap((s) => s.points.flatMap((p) => p.slice(1))).filter(known);
@@ -166,7 +171,7 @@
     if (level !== null) [low, high] = [low - Math.abs(low || 1), high + Math.abs(high || 1)];
     else if (!domain) [low, high] = [low >= 0 && low < 0.3 * high ? 0 : low - (high - low) * 0.06, high + (high - low) * 0.06];
     const chart = figure({
-      title, note, height, legend,
+      title, note, below, height, legend,
       values: (epoch) => series.map((s) => {
         const at = epoch === null ? last(s.points.filter((p) => known(p[1]))) : s.points.find((p) => p[0] === epoch);
         return at ? el("span", { class: s.cls }, format(at[1])) : null;
@@ -312,7 +317,9 @@
     return found.length ? el("div", { class: `grid ${cls}` }, found.map((chart) => chart.node)) : null;
   };
 
-  const best = (run, greedy) => played(run, greedy).reduce((a, b) => (!a || b.eval.success > a.eval.success ? b : a), null);
+  /** Return the evaluation of the run's best trained epoch, else of the first one; rl/run/history.py chose the epoch. */
+  const best = (run, greedy) => played(run, greedy).find((r) => r.epoch === run.best[greedy ? "greedy" : "sampled"]) ?? played(run, greedy)[0];
+  const bounds = (e, to) => `${fixed(100 * e.low, 0)}${to}${fixed(100 * e.high, 0)}`;
 
   function numbers(run) {
     const done = last(run.epochs);
@@ -320,10 +327,10 @@
     const card = (name, value, ...small) => cards.push(el("div", {}, el("dt", {}, name), el("dd", {}, value, small.filter(Boolean).map((text) => el("small", {}, text)))));
     for (const greedy of [false, true]) {
       const found = best(run, greedy), before = played(run, greedy).find((r) => r.epoch === 0);
-      if (found) card(`best held-out, ${greedy ? "greedy" : "sampled"}`, percent(found.eval.success), `80 % interval ${(100 * found.eval.low).toFixed(0)} to ${(100 * found.eval.high).toFixed(0)}, epoch ${found.epoch}`, before ? `${percent(before.eval.success)} before training` : null);
+      if (found) card(`best held-out, ${greedy ? "greedy" : "sampled"}`, percent(found.eval.success), `80 % interval ${bounds(found.eval, " to ")}, epoch ${found.epoch}`, before ? `${percent(before.eval.success)} before training` : null);
     }
     if (run.heldOut.length) {
-      const lowest = run.heldOut.reduce((a, b) => (b.eval_loss < a.eval_loss ? b : a));
+      const lowest = run.heldOut.find((r) => r.epoch === run.best.loss) ?? run.heldOut[0];
       card("lowest held-out loss", number(lowest.eval_loss), `epoch ${lowest.epoch}; ${number(run.heldOut[0].eval_loss)} in the first evaluation`);
     }
     if (!done) return el("dl", { class: "numbers" }, cards);
@@ -354,6 +361,7 @@
   ]);
   const successChart = lineChart({
     title: "Success", height: 280, format: percent, domain: [0, 1], series: success,
+    below: "Training episodes are played before the epoch's update, on tasks that the policy learns from; held-out tasks are never trained on. Training success is the higher one where tasks come again or resemble those that the model has seen before: believe the held-out points.",
     legend: runLegend([
       ...(runs.every((run) => run.imitates) ? [] : [["unknown", "training tasks, sampled", "thin"]]),
       [many ? "unknown" : "c0", "held-out tasks, sampled", "points"], [many ? "unknown" : "c1", "held-out tasks, greedy", "dashed"],
@@ -451,11 +459,11 @@
       for (const run of runs) {
         const found = played(run, greedy).map((r) => [r.epoch, env ? r.eval.by_env?.[env] : r.eval]).filter(([, e]) => e);
         if (!found.length) continue;
-        const first = found[0], top = found.reduce((a, b) => (b[1].success > a[1].success ? b : a)), end = last(found);
-        const cell = ([epoch, e]) => `${percent(e.success)} (${(100 * e.low).toFixed(0)}–${(100 * e.high).toFixed(0)}), epoch ${epoch}`;
+        const first = found[0], top = found.find(([epoch]) => epoch === best(run, greedy).epoch) ?? first, end = last(found);
+        const cell = ([epoch, e]) => `${percent(e.success)} (${bounds(e, "–")}), epoch ${epoch}`;
         rows.push(el("tr", {}, el("td", {}, many ? el("i", { class: `dot ${colour(run)}` }) : null, env || "all, pooled"),
           el("td", {}, whiskers([[colour(run), first[1], true], ...(end[0] === first[0] ? [] : [[colour(run), end[1]]])])),
-          el("td", {}, cell(first)), el("td", {}, cell(top)), el("td", {}, cell(end)), el("td", { class: "number" }, number(end[1].score_mean)), el("td", { class: "number" }, number(end[1].turns_mean)), el("td", { class: "number" }, whole(end[1].episodes))));
+          el("td", {}, cell(first)), el("td", {}, cell(top)), el("td", {}, cell(end)), el("td", { class: "number" }, number(end[1].score_mean)), el("td", { class: "number" }, number(end[1].turns_mean)), el("td", { class: "number" }, end[1].distinct_tasks < end[1].episodes ? `${whole(end[1].episodes)} of ${end[1].distinct_tasks}` : whole(end[1].episodes))));
       }
     if (!rows.length) return null;
     return el("div", { class: "scroll" }, el("table", {}, el("tr", {}, [greedy ? "greedy" : "sampled", "0 to 100 %", "first (80 % interval)", "best", "last", "score", "turns", "tasks"].map((name, i) => el("th", { class: i > 4 ? "number" : "" }, name))), rows));

@@ -130,15 +130,12 @@ def _check_settings(config: dict[str, Any]) -> None:
 
 def best(config: dict[str, Any], records: list[dict]) -> list[str]:
     """Return the epochs done, the evaluation before training (epoch 0), and the best numbers since."""
-    before, tops = [], []
-    for greedy in (False, True):
-        results = history.results(records, greedy)
+    before, tops, of_kind = [], [], history.best_epochs(records)
+    for kind in history.KINDS:
+        results, epoch = history.results(records, kind == "greedy"), of_kind[kind]
         before += [f"{results[0]['success']:.1%}"] if 0 in results else []
-        rates = {epoch: result["success"] for epoch, result in results.items()}
-        epoch = history.best(rates, filter(None, rates))
         tops.append(_success(epoch, results[epoch]) if epoch else "")
-    losses = history.losses(records)
-    lowest = history.best({epoch: -loss for epoch, loss in losses.items()}, filter(None, losses))
+    losses, lowest = history.losses(records), of_kind["loss"]
     epochs = [record for record in records if "seconds" in record]
     rewards = [record["reward_mean"] for record in epochs if "reward_mean" in record]
     return [
@@ -195,10 +192,11 @@ def paired_differences(folders: list[Path]) -> list[str]:
 def last_compared(name: str, run: Path, other: str, reference: Path) -> list[str]:
     """Return a line for sampled and one for greedy play where the last evaluations of both runs have a common task."""
     lines = []
-    for kind in ("sampled", "greedy"):
+    for kind in history.KINDS:
         ours, theirs = (last(folder, greedy=kind == "greedy") for folder in (run, reference))
         if ours and theirs:
-            pairs = [(a, b) for a, b in zip(ours[1], theirs[1], strict=False) if a is not None and b is not None]
+            pairs = zip(ours[1], theirs[1], ours[2], strict=False)
+            pairs = [(a, b, task) for a, b, task in pairs if a is not None and b is not None]
             head = f"{name}, epoch {ours[0]}, against {other}, epoch {theirs[0]}, {kind}"
             lines += [described(head, pairs)] if pairs else []
     return lines
@@ -210,17 +208,23 @@ def tasks_of(config: dict[str, Any]) -> dict[str, Any]:
     return {key: config[key] for key in TASK_KEYS if key in config} | options
 
 
-def last(run: Path, greedy: bool) -> tuple[int, list[int | None]] | None:
-    """Return the epoch of a run's last evaluation and the success of each task; None if no evaluation has that."""
+def last(run: Path, greedy: bool) -> tuple[int, list[int | None], list[int]] | None:
+    """Return the epoch of a run's last evaluation, and the success and the task's number of each episode; None if no
+    evaluation has that. Evaluations of earlier versions do not number tasks: there each episode counts as a task."""
     results = history.results(history.records(run), greedy)
-    pairs = [(epoch, result["successes"]) for epoch, result in results.items() if "successes" in result]
-    return pairs[-1] if pairs else None
+    found = [(epoch, result) for epoch, result in results.items() if "successes" in result]
+    if not found:
+        return None
+    epoch, result = found[-1]
+    return epoch, result["successes"], result.get("task_numbers") or [*range(len(result["successes"]))]
 
 
-def described(head: str, pairs: list[tuple[int, int]]) -> str:
-    """Return the line of one comparison; pairs: the successes of both runs in each task."""
-    differences = [a - b for a, b in pairs]
-    low, high = interval(bootstrap(differences, DIFFERENCE))
+def described(head: str, pairs: list[tuple[int, int, int]]) -> str:
+    """Return the line of one comparison; pairs: the success of both runs in each episode, and its task's number."""
+    differences, tasks = [a - b for a, b, _ in pairs], [str(task) for _, _, task in pairs]
+    low, high = interval(bootstrap(differences, DIFFERENCE, tasks=tasks))
+    distinct = len({*tasks})
     mean = sum(differences) / len(differences)
     bounds = f"80 % interval {low:+.1%} to {high:+.1%}"
-    return f"{head}, the same {len(pairs)} tasks: {verdict(low, high)}; success {mean:+.1%} ({bounds})"
+    of_tasks = f"{len(pairs)} episodes of {distinct} tasks" if distinct < len(pairs) else f"{len(pairs)} tasks"
+    return f"{head}, the same {of_tasks}: {verdict(low, high)}; success {mean:+.1%} ({bounds})"
