@@ -122,6 +122,7 @@
       const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title });
       for (const x of unique(ticks(chart.first, lastEpoch, Math.max(2, width / 110)).map(Math.round)))
         if (x >= chart.first && x <= lastEpoch) drawing.append(svg("text", { x: frame.x(x), y: height - 5, "text-anchor": frame.x(x) > frame.right - 6 ? "end" : "middle" }, String(x)));
+      drawing.append(svg("text", { class: "axis", x: frame.left - 6, y: height - 5, "text-anchor": "end" }, "epoch"));
       body(drawing, frame);
       drawing.append(cursor);
       drawing.addEventListener("pointermove", (event) => {
@@ -353,6 +354,9 @@
     if (found.length) main.append(el("div", { class: "warning" }, `Warnings: ${unique(found.flatMap((r) => r.warnings)).map((name) => `${name} (${found.filter((r) => r.warnings.includes(name)).length} epochs, first in ${found.find((r) => r.warnings.includes(name)).epoch})`).join(", ")}. docs/troubleshooting.md has each.`));
   }
 
+  const compared = JSON.parse(document.getElementById("compared").textContent);
+  if (compared.length) main.append(el("div", { class: "run" }, compared.map((line) => el("p", {}, line))));
+
   const tone = (run, only) => (many ? colour(run) : only);
   const success = runs.flatMap((run) => [
     { cls: tone(run, "unknown"), style: "thin", points: run.imitates ? [] : bands(run, "", "success").length ? bands(run, "", "success") : run.epochs.map((r) => [r.epoch, r.accuracy]) },
@@ -470,7 +474,7 @@
   }
   const tables = [evaluationTable(false), evaluationTable(true)].filter(Boolean);
   section("evaluation", "Evaluation by environment", "Held-out tasks. The hollow point is the first evaluation, the filled one the last.",
-    JSON.parse(document.getElementById("compared").textContent).map((line) => el("p", {}, line)), tables.flatMap((table, i) => (i ? [el("p"), table] : [table])));
+    tables.flatMap((table, i) => (i ? [el("p"), table] : [table])));
 
   // ------------------------------------------------------------------------------------------- episode viewer
 
@@ -500,7 +504,7 @@
   }
 
   function viewer() {
-    const state = { mode: "logprob", current: null, shown: 100 };
+    const state = { mode: "logprob", current: null, shown: 100, group: null };
     const everything = runs.flatMap((run) => run.episodes);
     if (!everything.length) return null;
     const option = (value, text) => el("option", { value }, text);
@@ -515,8 +519,12 @@
     ];
     const bound = (name) => [el("input", { type: "number", step: "any", "aria-label": name, placeholder: "any", oninput: refresh }), name];
     const [least, most] = [bound("reward from"), bound("reward to")];
+    const words = [el("input", { type: "search", "aria-label": "text", placeholder: "any", oninput: refresh }), "text"];
+    const texts = new Map(); // of episodes that were searched
+    const textOf = (e) => texts.get(e) ?? texts.set(e, (unpacked(e)?.texts.join("") ?? "").toLowerCase()).get(e);
+    const sameGroup = (a, b) => a.run === b.run && a.epoch === b.epoch && a.group === b.group;
     const count = el("span", { class: "count", role: "status" });
-    const controls = [...(many ? [byRun] : []), byEpoch, byEnvironment, byOutcome, least, most, order];
+    const controls = [...(many ? [byRun] : []), byEpoch, byEnvironment, byOutcome, least, most, words, order];
     const filters = el("div", { class: "filters" }, controls.map(([input, name]) => el("label", {}, name, input)), count);
     const list = el("div", { class: "list", role: "group", "aria-label": "episodes" });
     const transcript = el("div", { class: "transcript" });
@@ -530,6 +538,9 @@
       const [run, epoch, env, outcome] = [byRun, byEpoch, byEnvironment, byOutcome].map(([input]) => input.value);
       const low = least[0].value === "" ? -Infinity : Number(least[0].value), high = most[0].value === "" ? Infinity : Number(most[0].value);
       found = everything.filter((e) => (run === "" || e.run.index === Number(run)) && (epoch === "" || e.epoch === Number(epoch)) && (env === "" || e.env === env) && (outcome === "" || e.outcome === outcome) && e.score >= low && e.score <= high);
+      const searched = words[0].value.toLowerCase();
+      if (searched) found = found.filter((e) => textOf(e).includes(searched));
+      if (state.group) found = found.filter((e) => sameGroup(e, state.group));
       found.sort(ORDERS[order[0].value]);
       state.shown = 100;
       count.textContent = `${whole(found.length)} of ${whole(everything.length)} episodes`;
@@ -601,7 +612,9 @@
         at = stop;
       }
       context(data.texts.length);
-      transcript.replaceChildren(el("header", {}, title, modes, readout), body);
+      const members = everything.filter((e) => sameGroup(e, episode)).length;
+      const group = members > 1 ? el("button", { type: "button", onclick: () => { state.group = state.group ? null : episode; refresh(); show(state.current); } }, state.group ? "all episodes" : `only its group of ${members}`) : null;
+      transcript.replaceChildren(el("header", {}, title, group, modes, readout), body);
     }
     list.addEventListener("keydown", (event) => {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -611,7 +624,7 @@
     refresh();
     return [filters, el("div", { class: "viewer" }, list, transcript)];
   }
-  section("episodes", "Episodes", "Every episode of every epoch; those with text can be opened.", viewer());
+  section("episodes", "Episodes", "Every episode of every epoch; those with text can be opened, and searched.", viewer());
 
   // ------------------------------------------------------------------------------------------------- settings
 

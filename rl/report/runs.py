@@ -22,6 +22,7 @@ first, if their last evaluations played the same tasks.
     python -m rl.report
     python -m rl.report runs/x
     python -m rl.report runs/x epoch=7
+    python -m rl.report runs/* markdown=true
     python -m rl.report runs/x runs/y out=both.html
     python -m rl.report runs/x runs/y picture=curve.svg     # their mean learning curve instead of a page"""
 TASK_KEYS = ("env", "eval_split", "order")  # with the environments' options, they decide which tasks are drawn
@@ -35,6 +36,7 @@ class Keys:
     epoch: NotNegative[int] = 0  # of one run: show the text of all episodes of this epoch; 0: of a share of each epoch
     picture: str = ""  # the SVG file of the runs' learning curve, which is drawn instead of a page
     title: str = ""  # of the picture; empty: the folders' names
+    markdown: bool = False  # print the table in Markdown, to paste
 
 
 def main(words: Sequence[str]) -> None:
@@ -46,7 +48,7 @@ def main(words: Sequence[str]) -> None:
             if keys.picture or keys.title:
                 lines = draw(folders, keys)
             else:
-                lines = write(folders, keys) if folders else listed(Path(keys.runs))
+                lines = write(folders, keys) if folders else listed(Path(keys.runs), keys.markdown)
         except (OSError, ValueError) as error:
             arguments.fail("rl.report", error)
         print(*lines, sep="\n")
@@ -67,7 +69,7 @@ def write(folders: list[Path], keys: Keys) -> list[str]:
     text = page.page(folders, [lacking(folder, keys.epoch) for folder in folders], compared)
     with written(out):
         page.replace(out, text)
-    return [*table(rows), *compared, f"{out}: {len(text) / 2**20:.1f} MiB"]
+    return [*table(rows, keys.markdown), *compared, f"{out}: {len(text) / 2**20:.1f} MiB"]
 
 
 def draw(folders: list[Path], keys: Keys) -> list[str]:
@@ -96,12 +98,12 @@ def _check_folders(folders: list[Path]) -> None:
             raise ArgumentError(f"{folder} is not the folder of a run that has begun; runs beside it: {known}")
 
 
-def listed(parent: Path) -> list[str]:
+def listed(parent: Path, markdown: bool = False) -> list[str]:
     """Return a table of the runs in a folder, the newest first. Raise ArgumentError if there are none."""
     folders = sorted(runs_in(parent), key=lambda path: (path / "metrics.jsonl").stat().st_mtime, reverse=True)
     if not folders:
         raise ArgumentError(f"runs={parent}: no run is there; python train.py makes one, runs=FOLDER lists others")
-    return table([row(folder) for folder in folders])
+    return table([row(folder) for folder in folders], markdown)
 
 
 def runs_in(parent: Path) -> list[Path]:
@@ -152,11 +154,15 @@ def _success(epoch: int, result: dict) -> str:
     return f"{result['success']:.1%} ({100 * result['low']:.0f} to {100 * result['high']:.0f}, epoch {epoch})"
 
 
-def table(rows: list[list[str]]) -> list[str]:
-    """Return rows as lines with aligned columns; columns that are empty in every row are left out."""
+def table(rows: list[list[str]], markdown: bool = False) -> list[str]:
+    """Return rows as lines with aligned columns, or as a table of Markdown; columns that are empty in every row are
+    left out."""
     rows = [row if len(row) == len(HEAD) else row + [""] * (len(HEAD) - len(row)) for row in rows]
     used = [i for i in range(len(HEAD)) if any(row[i] for row in rows)]
     texts = [[row[i] for i in used] for row in [HEAD, *rows]]
+    if markdown:
+        head, *rest = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in texts]
+        return [head, f"|{' --- |' * len(used)}", *rest]
     long = [row[1].startswith("damaged") for row in [HEAD, *rows]]
     fitting = [row for row, damaged in zip(texts, long, strict=True) if not damaged]
     widths = [max(map(len, column)) for column in zip(*fitting, strict=True)]

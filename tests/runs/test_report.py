@@ -400,6 +400,14 @@ def test_best_numbers_are_of_trained_epochs():
     assert history.best_epochs(records) == {"sampled": 2, "greedy": None, "loss": 2}
 
 
+def test_the_table_of_runs_may_be_pasted_as_markdown():
+    row = ["runs/x", "ppo", "sat", "tiny", "2 of 2", "50.0%", "60.0% (50 to 70, epoch 2)", "", "", "0.5"]
+    head, line, first = runs.table([row], markdown=True)
+    assert head == "| run | algo | env | model | epochs | before | best sampled | reward |"
+    assert line == f"|{' --- |' * 8}"
+    assert first == "| runs/x | ppo | sat | tiny | 2 of 2 | 50.0% | 60.0% (50 to 70, epoch 2) | 0.5 |"
+
+
 @pytest.mark.parametrize(("algo", "reward"), [("sft", ""), ("grpo", "0.700")])
 def test_reward_of_an_expert_is_no_number_of_the_run(algo, reward):
     records = [{"epoch": 1, "seconds": 1.0, "reward_mean": 0.7}]
