@@ -492,15 +492,20 @@
     return cache.get(key);
   }
 
+  /** Return the text of each token of an episode. */
+  function textsOf(part, found) {
+    const [from, count] = found.like;
+    const head = count ? shorts(part.shown[from].ids).subarray(0, count) : [];
+    return [...head, ...shorts(found.ids)].map((i) => part.strings[i]);
+  }
+
   /** Return an episode's tokens: {texts, turns, logprobs, entropies, advantages}, the last three by sampled token. */
   function unpacked(episode) {
     const part = tokensOf(episode.run, episode.epoch);
     if (!part || episode.shown < 0) return null;
     const found = part.shown[episode.shown];
-    const own = shorts(found.ids), [from, count] = found.like;
-    const head = count ? shorts(part.shown[from].ids).subarray(0, count) : [];
     const advantages = found.adv ? found.adv.flatMap(([n, a]) => new Array(n).fill(a)) : null;
-    return { texts: [...head, ...own].map((i) => part.strings[i]), turns: found.turns, logprobs: bytes(found.lp), entropies: found.ent ? bytes(found.ent) : null, advantages, largest: part.largest };
+    return { texts: textsOf(part, found), turns: found.turns, logprobs: bytes(found.lp), entropies: found.ent ? bytes(found.ent) : null, advantages, largest: part.largest };
   }
 
   function viewer() {
@@ -521,7 +526,11 @@
     const [least, most] = [bound("reward from"), bound("reward to")];
     const words = [el("input", { type: "search", "aria-label": "text", placeholder: "any", oninput: refresh }), "text"];
     const texts = new Map(); // of episodes that were searched
-    const textOf = (e) => texts.get(e) ?? texts.set(e, (unpacked(e)?.texts.join("") ?? "").toLowerCase()).get(e);
+    const textOf = (e) => {
+      const part = e.shown < 0 || texts.has(e) ? null : tokensOf(e.run, e.epoch);
+      if (part) texts.set(e, textsOf(part, part.shown[e.shown]).join("").toLowerCase());
+      return texts.get(e) ?? "";
+    };
     const sameGroup = (a, b) => a.run === b.run && a.epoch === b.epoch && a.group === b.group;
     const count = el("span", { class: "count", role: "status" });
     const controls = [...(many ? [byRun] : []), byEpoch, byEnvironment, byOutcome, least, most, words, order];
