@@ -144,7 +144,7 @@ class Messages:
     """Warnings and the log."""
 
     strict: bool = False  # end a run that shows signs of learning nonsense (docs/troubleshooting.md); false: warn
-    log: Literal["info", "debug"] = "info"  # debug prints every adapted layer
+    log: Literal["info", "debug"] = "info"  # debug prints every adapted layer, and more numbers of each epoch
 
 
 @dataclass(frozen=True)
@@ -261,9 +261,9 @@ class Config(Messages, Machine, Saving, Evaluation, Server, Sampling, Optim, Loo
 
 # The keys that most runs change, which --help prints; --help all prints the others too.
 EVERYDAY = {"algo", "env", "model", "recipe", "data", "out", "resume", "resume_from"}
-EVERYDAY |= {"seed", "epochs", "episodes", "batch_size", "lr", "schedule", "micro_tokens", "checkpoint"}
-EVERYDAY |= {"temperature", "max_new_tokens", "max_len", "max_turns", "eval_episodes", "eval_every", "save_every"}
-EVERYDAY |= {"quant", "device", "ranks", "lora.r", "lora.alpha", "reward.rule", "track.to"}
+EVERYDAY |= {"seed", "epochs", "episodes", "batch_size", "lr"}
+EVERYDAY |= {"temperature", "max_new_tokens", "max_len", "max_turns", "eval_episodes", "eval_every"}
+EVERYDAY |= {"quant", "device", "ranks", "lora.r", "reward.rule"}
 
 # The keys of a run that eval.py reads as well.
 READ_BY_EVAL = {"env", "system_prompt", "order", "model", "thinking", "recipe"}

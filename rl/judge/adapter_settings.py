@@ -10,7 +10,7 @@ from typing import Any
 import lora
 from envs import scorer
 from envs.own_splits import OwnSplits
-from models.weights import TINY
+from models.weights import HUB_ID, TINY
 from rl.config import arguments
 from rl.config.arguments import ArgumentError, flatten, word
 from rl.config.fields import Config
@@ -71,10 +71,32 @@ def with_base(words: list[str], adapters: list[str]) -> list[str]:
     if "model" in given or not adapters:
         return words
     try:
-        base = lora.read_adapter_config(Path(adapters[0])).get("base_model_name_or_path")
+        lora.read_adapter_config(Path(adapters[0]))
     except (OSError, ValueError):  # reported when the adapter is loaded
         return words
-    return [*words, f"model={'tiny' if Path(base).resolve() == TINY.resolve() else base}"] if base else words
+    base = named_base(Path(adapters[0]))
+    return [*words, f"model={base}"] if base else words
+
+
+def named_base(adapter: Path) -> str:
+    """Return the base that an adapter names, "" if it names none. If that is a path that is gone, return model= of the
+    adapter's run and print a line. Raise ArgumentError if that is gone too."""
+    base = lora.read_adapter_config(adapter).get("base_model_name_or_path") or ""
+    if base and Path(base).resolve() == TINY.resolve():
+        return "tiny"
+    if not is_gone(base):
+        return base
+    own = str((settings_of(adapter) or {}).get("model", ""))
+    if not own or is_gone(own):
+        raise ArgumentError(f"{adapter} names the base {base}, which is not there; give model=, its place now")
+    print(f"{adapter} names the base {base}, which is not there: model={own} instead, as in its run")
+    return own
+
+
+def is_gone(model: str) -> bool:
+    """Return whether the name of a model is a path, and nothing is there."""
+    is_path = model not in ("", "tiny", "smol") and not HUB_ID.fullmatch(model.partition("@")[0])
+    return is_path and not Path(model).exists()
 
 
 def count_tasks(cfg: Config, split: str) -> int:

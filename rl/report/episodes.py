@@ -7,20 +7,19 @@
 import base64
 import json
 import math
-from collections import defaultdict
 from dataclasses import dataclass, field
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from models import Tokenizer
 from rl.config.refusals import Refusal
+from rl.evaluate import summary, task_name
 from rl.records import Batch, Episode
-from rl.stats import jeffreys, rate_interval
+from rl.stats import student_interval
 
 BUDGET = 12_000_000  # bytes of tokens in a page, shared out over the epochs
-Z80 = NormalDist().inv_cdf(0.9)  # of a normal variable, 80 % are within this many deviations
 
 
 @dataclass
@@ -111,17 +110,9 @@ def evenly_by_score(episodes: list[Episode], room: int) -> list[int]:
 
 def _bands(episodes: list[Episode]) -> dict[str, list[float]]:
     """Return [mean, low, high] of success and score; episodes of one task are not independent."""
-    tasks = defaultdict(list)
-    for e in episodes:
-        tasks[e.group].append(e)
-    if len(tasks) == len(episodes):
-        low, high = jeffreys(sum(e.success for e in episodes), len(episodes))
-    else:
-        low, high = rate_interval([fmean(e.success for e in members) for members in tasks.values()])
-    scores = [fmean(e.score for e in members) for members in tasks.values()]
-    half = Z80 * stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
-    mean = fmean(e.score for e in episodes)
-    bands = {"success": [fmean(e.success for e in episodes), low, high], "score": [mean, mean - half, mean + half]}
+    found, scores = summary(episodes), [e.score for e in episodes]
+    bands = {"success": [found[key] for key in ("success", "low", "high")]}
+    bands["score"] = [fmean(scores), *student_interval(scores, tasks=[task_name(e) for e in episodes])]
     return {name: [_short(x) for x in values] for name, values in bands.items()}
 
 

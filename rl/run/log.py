@@ -3,10 +3,11 @@
 from collections import Counter
 from statistics import fmean, pstdev
 
+from rl.config.fields import Config
 from rl.records import Episode
 
-PRINTED = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "reference_kl", "grad_norm")
-PRINTED += ("sampler_gap",)
+PRINTED = ("policy_loss", "value_loss", "entropy", "clip_fraction", "reference_kl", "grad_norm", "sampler_gap")
+WIDTH = 80  # columns of the line, which log=debug exceeds
 
 
 def rollout_stats(episodes: list[Episode]) -> dict:
@@ -42,14 +43,22 @@ def token_stats(episodes: list[Episode]) -> dict:
     }
 
 
-def epoch_line(stats: dict, epochs: int) -> str:
-    """Return the line that is printed for an epoch."""
-    numbers = "".join(f"  {name} {stats[name]:.3g}" for name in PRINTED if stats.get(name) is not None)
-    head = f"epoch {stats['epoch']:>3}/{epochs}"
-    if "accuracy" in stats:
-        head += f"  reward {stats['reward_mean']:.3f}  accuracy {stats['accuracy']:.1%}"
-    if stats["left_out"]:
-        numbers += f"  {stats['left_out']} episodes left out"
-    if stats["cut_by_length"]:
-        numbers += f"  {stats['cut_by_length']} turns cut by length"
-    return f"{head}{numbers}  {stats['sampled_tokens']} tokens  {stats['seconds']:.1f} s"
+def epoch_line(stats: dict, cfg: Config) -> str:
+    """Return the line that is printed for an epoch: what fits into WIDTH columns, the most important first. log=debug
+    prints all of it; metrics.jsonl has more."""
+    imitates = cfg.algorithm.source == "demonstrations"  # then success and reward are the expert's
+    parts = [f"loss {stats['loss']:.3g}"] if stats.get("loss") is not None else []
+    if "accuracy" in stats and not imitates:
+        parts = [f"success {stats['accuracy']:.1%}", f"reward {stats['reward_mean']:.2f}", *parts]
+    parts += [f"{stats['left_out']} left out"] if stats["left_out"] else []
+    parts += [f"kl {stats['approx_kl']:.2g}"] if stats.get("approx_kl") is not None else []
+    parts += [f"{stats['cut_by_length']} turns cut by length"] if stats["cut_by_length"] else []
+    parts += [f"the expert's success {stats['accuracy']:.1%}"] if "accuracy" in stats and imitates else []
+    parts.append(f"{stats['sampled_tokens']} tokens")
+    parts += [f"{name} {stats[name]:.3g}" for name in PRINTED if stats.get(name) is not None]
+
+    line, seconds = f"epoch {stats['epoch']:>3}/{cfg.epochs}", f"  {stats['seconds']:.1f} s"
+    for part in parts:
+        if cfg.log == "debug" or len(f"{line}  {part}{seconds}") <= WIDTH:
+            line += f"  {part}"
+    return line + seconds

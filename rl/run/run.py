@@ -135,7 +135,7 @@ class Run:
         if not (cfg.data or cfg.rollouts):  # these have the episodes already
             lines = [{"epoch": state.epoch, **plain(episode)} for episode in episodes]
             append(self.folder / "episodes.jsonl", lines)
-        print(epoch_line(stats, cfg.epochs), flush=True)
+        print(epoch_line(stats, cfg), flush=True)
         if self.evaluates(state) or retention.to_save(state, cfg, stats):
             save_epoch(state, self.folder, tokenizer, base_name(cfg.model), stats)
             save_checkpoint(state, self.folder)

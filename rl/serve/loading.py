@@ -14,7 +14,7 @@ from rl.config.checks import without_auto
 from rl.config.refusals import Refusal
 from rl.judge.adapter_settings import with_base
 from rl.run import exits
-from rl.serve.sampler import Sampler
+from rl.serve.sampler import BASE, Sampler
 
 Keys = TypeVar("Keys")
 MOST = 8192  # tokens of a sequence, unless max_len= says more
@@ -74,7 +74,7 @@ def load(keys: ModelKeys, rows: int, most_waiting: int) -> Sampler:
         raise Refusal(f"max_len={keys.max_len} is more than the model's max_position_embeddings, {most}")
     sampler = Sampler(model, tokenizer, rows, keys.max_len or min(most, MOST), most_waiting)
     for name, folder in folders.items():
-        if name == keys.model:
+        if name in (keys.model, BASE):
             raise Refusal(f"adapter={name}: the base model has this name; NAME=FOLDER gives another")
         sampler.load(name, folder)
     return sampler

@@ -28,7 +28,7 @@ from envs.serve.access import BadRequest
 from models import Tokenizer
 from models.random import fold_all
 from rl.serve.replies import ChatReply, Reply, error_body
-from rl.serve.sampler import Full, Request, Sampler
+from rl.serve.sampler import BASE, Full, Request, Sampler
 
 MOST_CHOICES = 128  # of one request
 MOST_LIKELY = 20  # alternatives to a token
@@ -133,6 +133,8 @@ class Protocol:
 
     def _known(self, name: Any) -> str:
         known = (self.base, *self.sampler.adapters)
+        if name == BASE:  # as in eval.py and rl.chat, whatever the base is
+            return self.base
         if name not in known:
             raise BadRequest(404, f"there is no model {short(name)}; there are {', '.join(known)}")
         return name
@@ -141,7 +143,7 @@ class Protocol:
         name, folder = (_field(body, key, str, None) for key in ("lora_name", "lora_path"))
         if not self.may_load:
             raise BadRequest(403, "adapters are loaded over HTTP only with load=true")
-        if not name or not folder or name != plain(name) or name == self.base:
+        if not name or not folder or name != plain(name) or name in (self.base, BASE):
             raise BadRequest(400, "lora_name and lora_path must be a new name and a folder")
         try:
             self.sampler.call(lambda: self.sampler.load(name, Path(folder))).result()

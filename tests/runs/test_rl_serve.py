@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from models import CausalLM, load_model, load_tokenizer
 from models.engine import Engine
 from models.random import fold_all
 from models.weights import TINY
+from rl.config.refusals import Refusal
 from rl.serve import __main__ as program
 from rl.serve import protocol
 from rl.serve.sampler import Request, Rows
@@ -439,3 +441,14 @@ def test_seeds_that_follow_each_other_have_different_numbers():
         [state] = protocol.random_states(seed, None, 1)
         draws += unit(fold(torch.tensor(state), torch.arange(50))).tolist()
     assert len(set(draws)) == 1000 and abs(sum(draws) / 1000 - 0.5) < 0.04
+
+
+def test_the_base_model_is_also_named_base(folders):
+    """As in eval.py and rl.chat, so that a client need not know what the server serves."""
+    spoken = protocol.Protocol(SimpleNamespace(adapters={"mine": None}, tokenizer=None), "tiny", None, True)
+    assert [spoken._known(name) for name in ("base", "tiny", "mine")] == ["tiny", "tiny", "mine"]
+    with pytest.raises(BadRequest, match="must be a new name"):
+        spoken._load({"lora_name": "base", "lora_path": "x"})
+    keys, _ = program.parse([f"adapter=base={folders['one']}"])
+    with pytest.raises(Refusal, match="adapter=base: the base model has this name"):
+        program.load(keys, 1, 1)
