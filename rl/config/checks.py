@@ -12,7 +12,7 @@ import envs
 import lora
 from envs.http.exchange import is_address
 from envs.qa import NEEDED
-from lora.peft_files import MOST_RANK
+from lora.peft_files import MOST_RANK, is_adapter
 from rl import curriculum, plan
 from rl.config import model_checks
 from rl.config.arguments import ArgumentError, build
@@ -116,6 +116,8 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError(f"reward.progress has no effect beside {beside}")
     if algo.reference and algo.reference_every and cfg.shard != "ddp":
         raise ArgumentError(f"{cfg.algo}.reference_every copies whole adapters: take shard=ddp, not {cfg.shard}")
+    if hasattr(algo, "teacher"):
+        check_teacher(cfg)
     if cfg.lora.r == 0:
         model_checks.check_full_finetuning(cfg)
     if cfg.resume_from and not cfg.resume:  # a resumed run has a copy
@@ -144,6 +146,29 @@ def check_source(cfg: Config) -> None:
     if cfg.algorithm.source != "rollouts" and not cfg.data and "http" in mixture(cfg.env):
         none = f"algo={cfg.algo} imitates an expert, and env=http has none"
         raise ArgumentError(f"{none}; env={cfg.environments['http'].kind} has one, and data= takes a file")
+
+
+def check_teacher(cfg: Config) -> None:
+    """Raise ArgumentError for a teacher that a run cannot hold, or whose solutions it cannot know."""
+    algo, key = cfg.algorithm, f"{cfg.algo}.teacher={cfg.algorithm.teacher}"
+    own = algo.teacher not in ("", "policy") and not is_adapter(Path(algo.teacher))
+    if not algo.privileged and algo.teacher in ("", "policy"):
+        none = f"{cfg.algo} needs a teacher that knows more than the {algo.teacher or 'base'} itself"
+        raise ArgumentError(f"{none}: {cfg.algo}.teacher=FOLDER, or {cfg.algo}.privileged=true")
+    if cfg.shard != "ddp":
+        raise ArgumentError(f"{key} is held whole by each rank: take shard=ddp, not {cfg.shard}")
+    if cfg.plan and own:
+        raise ArgumentError(f"plan= does not count the second model that {key} needs")
+    if not cfg.lora.r and not own and algo.teacher != "policy":
+        raise ArgumentError(f"{key} needs the frozen base, which lora.r=0 trains away; another checkpoint can teach")
+    if not algo.privileged:
+        return
+    if "http" in mixture(cfg.env):
+        raise ArgumentError(f"{cfg.algo}.privileged asks an expert for its replies, and env=http has none")
+    for env, name, _ in model_checks.asked_of_base(cfg):
+        raise ArgumentError(f"{cfg.algo}.privileged plays an expert without a model, and {env}.{name}=model asks one")
+    if cfg.curriculum:
+        raise ArgumentError(f"{cfg.algo}.privileged sets each task up again, which curriculum= changes meanwhile")
 
 
 def check_sampler(cfg: Config) -> None:

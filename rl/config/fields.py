@@ -19,11 +19,19 @@ from rl.config.refusals import Refusal
 if TYPE_CHECKING:  # for editors: a run loads its own algorithm alone
     from rl.gigpo import Config as GiGPO
     from rl.grpo import Config as GRPO
+    from rl.opd import Config as OPD
     from rl.ppo import Config as PPO
     from rl.reinforce import Config as Reinforce
     from rl.sft import Config as SFT
 
-ALGORITHMS = {"sft": "rl.sft", "reinforce": "rl.reinforce", "grpo": "rl.grpo", "gigpo": "rl.gigpo", "ppo": "rl.ppo"}
+ALGORITHMS = {
+    "sft": "rl.sft",
+    "reinforce": "rl.reinforce",
+    "grpo": "rl.grpo",
+    "gigpo": "rl.gigpo",
+    "ppo": "rl.ppo",
+    "opd": "rl.opd",
+}
 Service = Literal["none", "wandb", "tensorboard", "trackio"]
 
 
@@ -224,6 +232,7 @@ class Config(Messages, Machine, Saving, Evaluation, Server, Sampling, Optim, Loo
     grpo: "GRPO | None" = None
     gigpo: "GiGPO | None" = None
     ppo: "PPO | None" = None
+    opd: "OPD | None" = None
     own: dict[str, Any] = field(default_factory=dict)  # name -> Config of an algorithm that has no field here
     environments: dict[str, Any] = field(default_factory=dict)  # name -> Config of the environment
 

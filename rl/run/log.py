@@ -5,8 +5,8 @@ from statistics import fmean, pstdev
 
 from rl.records import Episode
 
-PRINTED = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "reference_kl", "grad_norm")
-PRINTED += ("sampler_gap",)
+PRINTED = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "reference_kl", "teacher_kl")
+PRINTED += ("grad_norm", "sampler_gap")
 
 
 def rollout_stats(episodes: list[Episode]) -> dict:
