@@ -30,7 +30,7 @@ def adapter(tmp_path_factory):
     torch.manual_seed(1)
     for name, p in model.named_parameters():
         if name.endswith(".B"):
-            torch.nn.init.normal_(p, std=0.02)
+            torch.nn.init.normal_(p, std=0.2)
     lora.save_adapter(model, folder, "tiny")
     return folder
 
@@ -123,17 +123,20 @@ def test_a_policy_that_is_its_teacher_learns_nothing(adapter, tmp_path, kind):
     )
 
 
-def test_a_run_moves_towards_its_teacher_also_after_a_resume(adapter, tmp_path):
+@pytest.mark.all_only
+def test_passes_over_an_epoch_move_towards_the_teacher_also_after_a_resume(adapter, tmp_path):
+    """The mean of eight passes over the same episodes is below the first pass."""
     words = [
         *SMALL,
         "lora.r=4",
-        "lr=5e-3",
+        "lr=2e-3",
         "schedule=constant",
         "strict=false",
         "opd.top_k=4",
         f"opd.teacher={adapter}",
     ]
-    train.main(parse([*words, "epochs=2", f"out={tmp_path}/run"]))
-    train.main(parse([f"resume={tmp_path}/run", "epochs=3"]))
-    kl = [r["choices_kl"] for r in metrics_of(tmp_path / "run") if "choices_kl" in r]
-    assert len(kl) == 3 and kl[0] > 1.5 * kl[2] > 0, kl
+    train.main(parse([*words, f"out={tmp_path}/once"]))
+    train.main(parse([*words, "opd.epochs=8", f"out={tmp_path}/often"]))
+    train.main(parse([f"resume={tmp_path}/once", "epochs=2"]))
+    once, often = ([r["choices_kl"] for r in metrics_of(tmp_path / n) if "choices_kl" in r] for n in ("once", "often"))
+    assert len(once) == 2 and 0 < often[0] < 0.9 * once[0], (once, often)
