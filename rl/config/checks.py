@@ -175,6 +175,9 @@ def check_sampler(cfg: Config) -> None:
     """Raise ArgumentError for sampler= that is no address, or for a run without an adapter to send or episodes."""
     if not is_address(cfg.sampler):
         raise ArgumentError(f"sampler={cfg.sampler} is not a URL up to /v1, such as http://localhost:8000/v1")
+    for key in ("sampler_floor", "sampler_sequence"):
+        if getattr(cfg, key) >= min(1, cfg.sampler_clip):
+            raise ArgumentError(f"{key}={getattr(cfg, key):g} must be below 1 and sampler_clip, or nothing is learned")
     if not cfg.lora.r:
         raise ArgumentError("sampler= needs an adapter to send to the server, and lora.r=0 has none")
     if cfg.algorithm.source != "rollouts":

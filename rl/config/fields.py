@@ -108,6 +108,8 @@ class Server:
 
     sampler: str = ""  # play on this server, http://host:port/v1 (vLLM, or python -m rl.serve load=true); empty: here
     sampler_clip: Positive[float] = 2.0  # sampler=: largest importance weight of a token (rl/remote/off_policy.py)
+    sampler_floor: NotNegative[float] = 0.0  # sampler=: tokens of a smaller weight are not learned; 0: all are
+    sampler_sequence: NotNegative[float] = 0.0  # sampler=: nor episodes whose mean weight is below it or over 1 / it
     ahead: bool = False  # sampler=: sample an epoch while the one before is learned (rl/remote/ahead.py)
 
 
