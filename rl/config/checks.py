@@ -82,6 +82,17 @@ def check_schedule(cfg: Config) -> None:
         raise ArgumentError(f"schedule_epochs={cfg.schedule_epochs} does nothing with schedule=constant")
 
 
+def check_muon(cfg: Config) -> None:
+    """Raise ArgumentError where optimizer=muon would meet a parameter that is no matrix, or a share of one."""
+    if not hasattr(torch.optim, "Muon"):
+        raise ArgumentError(f"optimizer=muon needs torch 2.9, and this is {torch.__version__}; take optimizer=adamw")
+    if cfg.algorithm.critic or not cfg.lora.r:
+        what = f"algo={cfg.algo} has a critic with vectors" if cfg.lora.r else "lora.r=0 trains the norms' vectors"
+        raise ArgumentError(f"optimizer=muon makes steps of matrices orthogonal, and {what}: take optimizer=adamw")
+    if cfg.shard != "ddp":
+        raise ArgumentError(f"optimizer=muon needs whole matrices: take shard=ddp, not {cfg.shard}")
+
+
 def check_training(cfg: Config) -> None:
     """Raise ArgumentError for values that do not go together in training."""
     algo = cfg.algorithm
@@ -105,6 +116,8 @@ def check_training(cfg: Config) -> None:
         check_ahead(cfg)
     if cfg.dtype == "float16":
         raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
+    if cfg.optimizer == "muon":
+        check_muon(cfg)
     if cfg.schedule_epochs:
         check_schedule(cfg)
     if algo.critic and algo.critic_warmup >= cfg.epochs:

@@ -78,7 +78,7 @@ class Loop:
 class Optim:
     """The optimizer step."""
 
-    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"  # the optimizer
+    optimizer: Literal["adamw", "adam", "sgd", "muon"] = "adamw"  # muon: of adapters alone, without a critic
     lr: Positive[float] = 1e-5  # learning rate
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate
     warmup_steps: NotNegative[int] = 0  # optimizer steps over which the learning rate rises from 0
@@ -165,6 +165,7 @@ class Lora:
     dropout: float = 0.0  # on the adapters' input, in sft only: in rl it would make the first ratio differ from 1
     targets: str = "all-linear"  # all-linear | attention | names by comma | a regular expression for whole names
     rslora: bool = False  # scale by alpha / sqrt(r) instead
+    b_rate: Positive[float] = 1.0  # learning rate of the factors B over that of A; LoRA+ has 16
 
 
 @dataclass(frozen=True)
