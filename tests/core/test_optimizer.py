@@ -76,6 +76,6 @@ def test_muon_takes_orthogonal_steps_of_the_factors_momentum():
             x = x.T if p.shape[0] > p.shape[1] else x
             p = p * (1 - 1e-2 * 0.1) - 1e-2 * 0.2 * math.sqrt(max(p.shape)) * x
         error, moved = (p - found[name]).norm(), (p - start).norm()
-        assert error < 1e-5 * moved, name
+        assert error < 0.02 * moved, f"{name}: more than rounding of bfloat16"
         spectrum = torch.linalg.svdvals(x.float())
         assert spectrum.min() > 0.4 and spectrum.max() < 1.4
