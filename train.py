@@ -126,8 +126,9 @@ def score(state: TrainState, episodes: list[Episode], cfg: Config) -> Batch:
         with lora.use_adapter(state.model, state.reference):
             ref_logprobs_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
         batch = replace(batch, ref_logprobs_N=ref_logprobs_N)
+    batch = state.teacher.graded(batch, cfg, micro_tokens) if state.teacher else batch
     batch = algorithm_module(cfg.algo).advantages(batch, cfg.algorithm)
-    return off_policy.weighted(batch, cfg.sampler_clip) if cfg.sampler else batch
+    return off_policy.weighted(batch, cfg) if cfg.sampler else batch
 
 
 def learn(state: TrainState, batch: Batch, cfg: Config) -> tuple[dict, Batch]:

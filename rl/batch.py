@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 import torch
 
 from models import CausalLM
-from models.logprob import token_logprobs
+from models.logprob import ROWS, head_logits, log_normalizer, logprobs_beside, token_logprobs
 from rl import ranks
 from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
@@ -149,12 +149,19 @@ def forward(
 ) -> Batch:
     """Return the batch with logprobs_N, entropy_N and, given a critic, values_N under the current weights.
 
-    If its loss reads observations, also with observation_nll_B, at temperature 1.
+    If its loss reads observations, also with observation_nll_B, at temperature 1; if it has choices_N, with
+    choice_logprobs_N.
     """
     (hidden_ND, *observed), _, (targets_N, *observed_targets) = _hidden_of_prefixes(batch, model)
     logprobs_N, entropy_N = token_logprobs(hidden_ND, model.lm_head.weight, targets_N, temperature, entropy_grad)
     if batch.reads_observations:
         batch = replace(batch, observation_nll_B=_observation_nll(batch, model, *observed, *observed_targets))
+    if batch.choices_N is not None:
+        choices = batch.choices_N.to(hidden_ND.device)
+        choice_logprobs_N = logprobs_beside(
+            hidden_ND, model.lm_head.weight, targets_N, logprobs_N, choices, temperature
+        )
+        batch = replace(batch, choice_logprobs_N=choice_logprobs_N.cpu())
     # Detached, because the critic's loss must not train the policy.
     values_N = None if critic is None else critic(hidden_ND.detach()).cpu()
     return replace(batch, logprobs_N=logprobs_N.cpu(), entropy_N=entropy_N.cpu(), values_N=values_N)
@@ -180,6 +187,28 @@ def policy_logprobs(batch: Batch, model: CausalLM, temperature: float, micro_tok
         logprobs_N[piece.place_N] = forward(piece, model, temperature).logprobs_N.float()
     ranks.fill(logprobs_N)
     return logprobs_N
+
+
+@torch.no_grad()
+def likeliest(
+    batch: Batch, model: CausalLM, temperature: float, micro_tokens: int, count: int, words: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return (logprobs_N of the sampled tokens, ids [N, count], their log-probabilities [N, count]).
+
+    The ids are the likeliest of the vocabulary's first `words`. All ranks must call it.
+    """
+    N = len(batch.episode_N)
+    logprobs_N, ids, values = torch.zeros(N), torch.zeros(N, count, dtype=torch.long), torch.zeros(N, count)
+    for piece in ranks.own(micro_batches(numbered(batch), micro_tokens)):
+        (hidden_ND, *_), _, (targets_N, *_) = _hidden_of_prefixes(piece, model)
+        for rows, targets, place in zip(*(x.split(ROWS) for x in (hidden_ND, targets_N, piece.place_N)), strict=True):
+            logits = head_logits(rows, model.lm_head.weight, temperature)[: len(rows)]
+            log = log_normalizer(logits)
+            top, at = logits[:, :words].topk(count)
+            logprobs_N[place] = (logits.gather(1, targets[:, None]) - log)[:, 0].float().cpu()
+            ids[place], values[place] = at.cpu(), (top - log).float().cpu()
+    ranks.fill(logprobs_N, ids, values)
+    return logprobs_N, ids, values
 
 
 @torch.no_grad()

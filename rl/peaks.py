@@ -26,7 +26,7 @@ from rl.config.model_checks import asked_of_base, check_stored
 
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 PROMPTS, MOST_TOKENS = 8, 64  # of merge.py's certificate: held-out tasks, unless prompts= says otherwise; of a reply
-MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0}  # bytes of the optimizer's state for a trained weight
+MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0, "muon": 4}  # bytes of the optimizer's state for a trained weight
 PARTS, IN_PLACE = 8, 2**30  # rl/ranks/gradients.py: parts of a step's tree; bytes of gradients from which there is none
 
 

@@ -90,6 +90,10 @@ class Batch:
     observation_nll_B: torch.Tensor | None = None  # -log p, with its gradient, summed over an episode's observations
     last_values_B: torch.Tensor | None = None  # its value of the last state, 0 where no ids follow the last turn
     ref_logprobs_N: torch.Tensor | None = None  # under the reference policy
+    teacher_logprobs_N: torch.Tensor | None = None  # under the teacher of algo=opd
+    choices_N: torch.Tensor | None = None  # int64 [N, top_k]: the ids that the teacher finds likeliest in each place
+    teacher_choices_N: torch.Tensor | None = None  # [N, top_k]: their log-probabilities under the teacher
+    choice_logprobs_N: torch.Tensor | None = None  # and under the policy that trains, with their gradient
     advantages_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None  # targets of values_N
     place_N: torch.Tensor | None = None  # int64: index of the entry in the epoch's whole batch

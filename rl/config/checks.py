@@ -12,7 +12,7 @@ import envs
 import lora
 from envs.http.exchange import is_address
 from envs.qa import NEEDED
-from lora.peft_files import MOST_RANK
+from lora.peft_files import MOST_RANK, is_adapter
 from rl import curriculum, plan
 from rl.config import model_checks
 from rl.config.arguments import ArgumentError, build
@@ -82,6 +82,17 @@ def check_schedule(cfg: Config) -> None:
         raise ArgumentError(f"schedule_epochs={cfg.schedule_epochs} does nothing with schedule=constant")
 
 
+def check_muon(cfg: Config) -> None:
+    """Raise ArgumentError where optimizer=muon would meet a parameter that is no matrix, or a share of one."""
+    if not hasattr(torch.optim, "Muon"):
+        raise ArgumentError(f"optimizer=muon needs torch 2.9, and this is {torch.__version__}; take optimizer=adamw")
+    if cfg.algorithm.critic or not cfg.lora.r:
+        what = f"algo={cfg.algo} has a critic with vectors" if cfg.lora.r else "lora.r=0 trains the norms' vectors"
+        raise ArgumentError(f"optimizer=muon makes steps of matrices orthogonal, and {what}: take optimizer=adamw")
+    if cfg.shard != "ddp":
+        raise ArgumentError(f"optimizer=muon needs whole matrices: take shard=ddp, not {cfg.shard}")
+
+
 def check_training(cfg: Config) -> None:
     """Raise ArgumentError for values that do not go together in training."""
     algo = cfg.algorithm
@@ -105,6 +116,8 @@ def check_training(cfg: Config) -> None:
         check_ahead(cfg)
     if cfg.dtype == "float16":
         raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
+    if cfg.optimizer == "muon":
+        check_muon(cfg)
     if cfg.schedule_epochs:
         check_schedule(cfg)
     if algo.critic and algo.critic_warmup >= cfg.epochs:
@@ -116,6 +129,8 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError(f"reward.progress has no effect beside {beside}")
     if algo.reference and algo.reference_every and cfg.shard != "ddp":
         raise ArgumentError(f"{cfg.algo}.reference_every copies whole adapters: take shard=ddp, not {cfg.shard}")
+    if hasattr(algo, "teacher"):
+        check_teacher(cfg)
     if cfg.lora.r == 0:
         model_checks.check_full_finetuning(cfg)
     if cfg.resume_from and not cfg.resume:  # a resumed run has a copy
@@ -146,10 +161,36 @@ def check_source(cfg: Config) -> None:
         raise ArgumentError(f"{none}; env={cfg.environments['http'].kind} has one, and data= takes a file")
 
 
+def check_teacher(cfg: Config) -> None:
+    """Raise ArgumentError for a teacher that a run cannot hold, or whose solutions it cannot know."""
+    algo, key = cfg.algorithm, f"{cfg.algo}.teacher={cfg.algorithm.teacher}"
+    own = algo.teacher not in ("", "policy") and not is_adapter(Path(algo.teacher))
+    if not algo.privileged and algo.teacher in ("", "policy"):
+        none = f"{cfg.algo} needs a teacher that knows more than the {algo.teacher or 'base'} itself"
+        raise ArgumentError(f"{none}: {cfg.algo}.teacher=FOLDER, or {cfg.algo}.privileged=true")
+    if cfg.shard != "ddp":
+        raise ArgumentError(f"{key} is held whole by each rank: take shard=ddp, not {cfg.shard}")
+    if cfg.plan and own:
+        raise ArgumentError(f"plan= does not count the second model that {key} needs")
+    if not cfg.lora.r and not own and algo.teacher != "policy":
+        raise ArgumentError(f"{key} needs the frozen base, which lora.r=0 trains away; another checkpoint can teach")
+    if not algo.privileged:
+        return
+    if "http" in mixture(cfg.env):
+        raise ArgumentError(f"{cfg.algo}.privileged asks an expert for its replies, and env=http has none")
+    for env, name, _ in model_checks.asked_of_base(cfg):
+        raise ArgumentError(f"{cfg.algo}.privileged plays an expert without a model, and {env}.{name}=model asks one")
+    if cfg.curriculum:
+        raise ArgumentError(f"{cfg.algo}.privileged sets each task up again, which curriculum= changes meanwhile")
+
+
 def check_sampler(cfg: Config) -> None:
     """Raise ArgumentError for sampler= that is no address, or for a run without an adapter to send or episodes."""
     if not is_address(cfg.sampler):
         raise ArgumentError(f"sampler={cfg.sampler} is not a URL up to /v1, such as http://localhost:8000/v1")
+    for key in ("sampler_floor", "sampler_sequence"):
+        if getattr(cfg, key) >= min(1, cfg.sampler_clip):
+            raise ArgumentError(f"{key}={getattr(cfg, key):g} must be below 1 and sampler_clip, or nothing is learned")
     if not cfg.lora.r:
         raise ArgumentError("sampler= needs an adapter to send to the server, and lora.r=0 has none")
     if cfg.algorithm.source != "rollouts":

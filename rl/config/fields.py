@@ -19,11 +19,19 @@ from rl.config.refusals import Refusal
 if TYPE_CHECKING:  # for editors: a run loads its own algorithm alone
     from rl.gigpo import Config as GiGPO
     from rl.grpo import Config as GRPO
+    from rl.opd import Config as OPD
     from rl.ppo import Config as PPO
     from rl.reinforce import Config as Reinforce
     from rl.sft import Config as SFT
 
-ALGORITHMS = {"sft": "rl.sft", "reinforce": "rl.reinforce", "grpo": "rl.grpo", "gigpo": "rl.gigpo", "ppo": "rl.ppo"}
+ALGORITHMS = {
+    "sft": "rl.sft",
+    "reinforce": "rl.reinforce",
+    "grpo": "rl.grpo",
+    "gigpo": "rl.gigpo",
+    "ppo": "rl.ppo",
+    "opd": "rl.opd",
+}
 Service = Literal["none", "wandb", "tensorboard", "trackio"]
 
 
@@ -71,7 +79,7 @@ class Loop:
 class Optim:
     """The optimizer step."""
 
-    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"  # the optimizer
+    optimizer: Literal["adamw", "adam", "sgd", "muon"] = "adamw"  # muon: of adapters alone, without a critic
     lr: Positive[float] = 1e-5  # learning rate
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate
     warmup_steps: NotNegative[int] = 0  # optimizer steps over which the learning rate rises from 0
@@ -101,6 +109,8 @@ class Server:
 
     sampler: str = ""  # play on this server, http://host:port/v1 (vLLM, or python -m rl.serve load=true); empty: here
     sampler_clip: Positive[float] = 2.0  # sampler=: largest importance weight of a token (rl/remote/off_policy.py)
+    sampler_floor: NotNegative[float] = 0.0  # sampler=: tokens of a smaller weight are not learned; 0: all are
+    sampler_sequence: NotNegative[float] = 0.0  # sampler=: nor episodes whose mean weight is below it or over 1 / it
     ahead: bool = False  # sampler=: sample an epoch while the one before is learned (rl/remote/ahead.py)
 
 
@@ -156,6 +166,7 @@ class Lora:
     dropout: float = 0.0  # on the adapters' input, in sft only: in rl it would make the first ratio differ from 1
     targets: str = "all-linear"  # all-linear | attention | names by comma | a regular expression for whole names
     rslora: bool = False  # scale by alpha / sqrt(r) instead
+    b_rate: Positive[float] = 1.0  # learning rate of the factors B over that of A; LoRA+ has 16
 
 
 @dataclass(frozen=True)
@@ -225,6 +236,7 @@ class Config(Messages, Machine, Saving, Evaluation, Server, Sampling, Optim, Loo
     grpo: "GRPO | None" = None
     gigpo: "GiGPO | None" = None
     ppo: "PPO | None" = None
+    opd: "OPD | None" = None
     own: dict[str, Any] = field(default_factory=dict)  # name -> Config of an algorithm that has no field here
     environments: dict[str, Any] = field(default_factory=dict)  # name -> Config of the environment
 

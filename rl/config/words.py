@@ -44,8 +44,9 @@ def parse(words, program="train.py", also=None):
         if arguments.wants_help(words):
             help.print_and_exit(help_text(words, program, also))
         given = arguments.split(words)
-        if given.get("resume_from"):  # of a run's folder the best epoch
-            given["resume_from"], _ = best_of_run(given["resume_from"], "resume_from")
+        for key in ("resume_from", "opd.teacher"):
+            if given.get(key):  # of a run's folder the best epoch
+                given[key], _ = best_of_run(given[key], key)
         check_words(given)
         more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
         keys = arguments.build(also, more) if also else None

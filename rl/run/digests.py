@@ -45,6 +45,8 @@ def task_files(cfg: Config) -> dict[str, str]:
     paths |= {f"{key}={value}": Path(value) for key, value in prompts.items() if value.endswith(ENDINGS)}
     scorers = {key: scorer.file_of(value) for key, value in options.items() if key.endswith(".match")}
     paths |= {f"{key}={options[key]}": Path(path) for key, path in scorers.items() if path}
+    if teacher := getattr(cfg.algorithm, "teacher", ""):
+        paths |= {f"{cfg.algo}.teacher={teacher}": Path(teacher)} if Path(teacher).is_dir() else {}
     if cfg.system_prompt:
         paths |= file_of(cfg.system_prompt)
     return {word: digest(path.rglob("*") if path.is_dir() else [path]) for word, path in paths.items()}

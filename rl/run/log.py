@@ -52,6 +52,7 @@ def epoch_line(stats: dict, cfg: Config) -> str:
         parts = [f"success {stats['accuracy']:.1%}", f"reward {stats['reward_mean']:.2f}", *parts]
     parts += [f"{stats['left_out']} left out"] if stats["left_out"] else []
     parts += [f"kl {stats['approx_kl']:.2g}"] if stats.get("approx_kl") is not None else []
+    parts += [f"teacher_kl {stats['teacher_kl']:.3g}"] if stats.get("teacher_kl") is not None else []
     parts += [f"{stats['cut_by_length']} turns cut by length"] if stats["cut_by_length"] else []
     parts += [f"the expert's success {stats['accuracy']:.1%}"] if "accuracy" in stats and imitates else []
     parts.append(f"{stats['sampled_tokens']} tokens")
