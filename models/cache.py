@@ -16,7 +16,9 @@ class KVCache:
         cfg, like = model.config, model.lm_head.weight
         self.heads, self.most_blocks = cfg.num_key_value_heads, -(-max_len // KEY_BLOCK)
         shape = (self.most_blocks if like.is_cuda and max_len else 2, rows * self.heads, KEY_BLOCK, cfg.head_dim)
-        self.values = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
+        # On a CPU attention computes in float32: 16-bit numbers are widened once, not in each step that reads them.
+        dtype = torch.promote_types(like.dtype, torch.float32) if like.device.type == "cpu" else like.dtype
+        self.values = [torch.zeros(shape, dtype=dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
         self.keys = [torch.zeros_like(values.mT, memory_format=torch.contiguous_format) for values in self.values]
 
     def view(self, rows: slice | torch.Tensor, starts_B: torch.Tensor, width: int) -> "CacheView":
@@ -60,6 +62,6 @@ class CacheView:
     def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the new keys and values; return the keys and values of all tokens so far, k_UZEL and v_UZLE."""
         keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
-        keys[self.block, self.heads, :, self.place] = k_BKTE.transpose(1, 2)
-        values[self.block, self.heads, self.place] = v_BKTE.transpose(1, 2)
+        keys[self.block, self.heads, :, self.place] = k_BKTE.transpose(1, 2).to(keys.dtype)
+        values[self.block, self.heads, self.place] = v_BKTE.transpose(1, 2).to(values.dtype)
         return keys[: self.blocks, self.read], values[: self.blocks, self.read]

@@ -199,7 +199,7 @@ def attention(sizes: Sizes, w: int, tokens: int, new: int, length: int) -> float
     """Return the bytes of attention on a CPU beside its layer's rows, for the last `new` of a sequence's `length`
     tokens: projections, the keys and values that are read, and all scores and weighted values of a tile of queries."""
     s, blocks, sequences = sizes, -(-length // KEY_BLOCK), tokens / new
-    read = sequences * blocks * KEY_BLOCK * s.K * (2 * w + (4 if w == 2 else 0))  # one of them as float32
+    read = sequences * blocks * KEY_BLOCK * s.K * 8  # as float32
     tile = sequences * min(new, QUERY_TILE) * 4 * blocks * (KEY_BLOCK * s.H + 2 * s.Q)
     return tokens * w * (2 * s.D + 4 * s.Q + 3 * s.K) + read + tile
 
@@ -229,7 +229,8 @@ def cache(sizes: Sizes, cfg: Config, batch: int = 0) -> int:
     """Return the bytes of keys and values when every row is full; on CUDA they are allocated at once. batch: rows, by
     default those of a run's rollouts."""
     blocks = max(-(-cfg.max_len // KEY_BLOCK), 2 if cfg.device == "cpu" else 1)
-    return 2 * sizes.L * (batch or sampled_together(cfg)) * blocks * KEY_BLOCK * sizes.K * width(cfg)
+    number = 4 if cfg.device == "cpu" else width(cfg)  # models/cache.py
+    return 2 * sizes.L * (batch or sampled_together(cfg)) * blocks * KEY_BLOCK * sizes.K * number
 
 
 def staying(sizes: Sizes, cfg: Config, held: Footprint) -> int:
