@@ -17,7 +17,7 @@ from models.logprob import head_logits
 CASES = cases("lora")
 
 IDS_BT = torch.tensor([[3, 14, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9], [3, 2, 3, 8, 4, 6, 2, 64, 3, 38, 32, 7]])
-LEAVES = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj"}
+LEAVES = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 
 def raw_config(family: str = "qwen3", **changes) -> dict:
