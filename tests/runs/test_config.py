@@ -137,6 +137,7 @@ def test_help_shows_the_values_that_the_words_give(capsys, recipe):
         "ppo.clip": "0.1",
         "grpo.clip": "0.4",
         "gigpo.clip": "0.2",
+        "opd.clip": "0.2",
     }
     assert shown("max_turns=3")["max_turns"] == "3" and shown("textcraft", "max_turns=3")["textcraft.max_turns"] == "3"
     with pytest.raises(SystemExit):
