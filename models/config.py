@@ -115,11 +115,11 @@ class ModelConfig:
     o_bias: bool
     mlp_bias: bool
     qk_norm: str  # RMSNorm of q and k, before the rotary embedding, over each head ("heads") or all ("width"); "": none
-    norms: tuple[str, str, str, str]  # as NORMS_BEFORE
     max_position_embeddings: int
     dtype: str  # dtype of the stored weights, "float32" | "bfloat16" | "float16"
-    joined_layers: bool  # q, k and v are one layer, gate and up another (Phi-3)
     quant: str  # the blocks' linear layers, as stored or as loaded: "none" | "nf4" | "nf4-double" | "int8"
+    norms: tuple[str, str, str, str] = NORMS_BEFORE
+    joined_layers: bool = False  # q, k and v are one layer, gate and up another (Phi-3)
     embedding_multiplier: float = 1.0  # of the embedded tokens
     residual_multiplier: float = 1.0  # of what attention and MLP add to the rows
     hidden_multiplier: float = 1.0  # of the final hidden states, and so of the logits
