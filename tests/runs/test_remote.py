@@ -93,7 +93,8 @@ def test_remote_evaluation_equals_the_local_one(env, n, here):
     cfg = replace(parse([*WORDS, f"env={env}", *worker]), model="base")
     there = evaluation.play_all(server, "mine", cfg, 0.0, held_out_tasks(cfg, n, 1, "val"))
     won = {"successes": [episode.success for episode in there]}
-    assert [judged(there, 0.0, "val") | won | task_numbers(there)] == list(evaluate(model, tokenizer, cfg, (0.0,), "val", n))
+    remote = judged(there, 0.0, "val") | won | task_numbers(there)
+    assert [remote] == list(evaluate(model, tokenizer, cfg, (0.0,), "val", n))
     models = {body["model"] for path, body in Handler.asked if path == "/v1/chat/completions"}
     assert models == ({"mine", "base"} if env == "planner" else {"mine"})  # the worker is the base
 
