@@ -8,6 +8,12 @@ from models.attention import KEY_BLOCK
 from models.decoder import CausalLM
 
 
+def stored_dtype(weight: torch.Tensor) -> torch.dtype:
+    """Return the dtype of keys and values of a model with such weights. On a CPU, where attention computes in float32,
+    16-bit numbers are widened once, and not in each step that reads them."""
+    return torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
+
+
 class KVCache:
     """Keys [U, Z, E, L] and values [U, Z, L, E] of each layer: U blocks of L = KEY_BLOCK tokens, and Z = rows * K. U
     doubles up to max_len's blocks; on CUDA they are allocated at once, because graphs keep addresses."""
@@ -16,8 +22,7 @@ class KVCache:
         cfg, like = model.config, model.lm_head.weight
         self.heads, self.most_blocks = cfg.num_key_value_heads, -(-max_len // KEY_BLOCK)
         shape = (self.most_blocks if like.is_cuda and max_len else 2, rows * self.heads, KEY_BLOCK, cfg.head_dim)
-        # On a CPU attention computes in float32: 16-bit numbers are widened once, not in each step that reads them.
-        dtype = torch.promote_types(like.dtype, torch.float32) if like.device.type == "cpu" else like.dtype
+        dtype = stored_dtype(like)
         self.values = [torch.zeros(shape, dtype=dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
         self.keys = [torch.zeros_like(values.mT, memory_format=torch.contiguous_format) for values in self.values]
 
