@@ -41,6 +41,7 @@ from benchmarks import common
 from benchmarks.learning import ENVS
 from examples import pipeline
 from examples.pipeline import as_words
+from lora.peft_files import is_adapter
 from rl import stats
 from rl.config import arguments, checks, program
 from rl.config.arguments import ArgumentError, Positive
@@ -121,6 +122,8 @@ def read(words: list[str]) -> tuple[Keys, dict[str, str]]:
     for key in given:
         if key in OURS:
             raise ArgumentError(f"{key}= is not yours to give: see the rules in --help")
+    if keys.table and not Path(keys.table).is_file():
+        raise ArgumentError(f"table={keys.table} is not a file; out= of an earlier comparison writes one")
     if keys.tune == "lr" and "lr" in given:
         raise ArgumentError("tune=lr looks for the rate, so lr= cannot be given")
     return keys, given
@@ -188,7 +191,7 @@ def judged(folder: Path, adapter: str, split: str, keys: Keys, given: dict[str, 
     if not file.is_file():
         cfg = resolve({**given, "env": folder.parent.name})
         played = what_is_played(cfg) | {key: getattr(cfg, key) for key in pipeline.LOADED}
-        whole = adapter != "base" and not is_adapter(adapter)  # of lora.r=0
+        whole = adapter != "base" and not is_adapter(Path(adapter))  # of lora.r=0
         played |= {"adapter": "base", "model": adapter} if whole else {"adapter": adapter}
         command = ["eval.py", f"split={split}", f"n={keys.n}", *as_words(played), f"json={new}"]
         run(command, Path(f"{folder}.log"))
@@ -257,11 +260,7 @@ def start(kind: str, seed: int, keys: Keys, given: dict[str, str], folder: Path)
 
 def begun_from(adapter: str) -> dict[str, str]:
     """Return the words of a run that starts there; with lora.r=0 it is a model."""
-    return {} if adapter == "base" else {"resume_from" if is_adapter(adapter) else "model": adapter}
-
-
-def is_adapter(folder: str) -> bool:
-    return Path(folder, "adapter_config.json").is_file()
+    return {} if adapter == "base" else {"resume_from" if is_adapter(Path(adapter)) else "model": adapter}
 
 
 def tune(name: str, kind: str, keys: Keys, given: dict[str, str], folder: Path) -> dict[str, float]:

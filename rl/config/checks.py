@@ -20,9 +20,12 @@ from rl.config.fields import Config, Lora
 from rl.tasks import mixture, text_of
 
 T = TypeVar("T")
-LINEARS = {  # the words of lora.targets=, as an adapter's file says them
-    "attention": "k_proj,o_proj,q_proj,v_proj",
-    "all-linear": "down_proj,gate_proj,k_proj,o_proj,q_proj,up_proj,v_proj",
+LINEARS = {  # the words of lora.targets=, as an adapter's file says them: of most families, of Phi-3's joined layers
+    "attention": ("k_proj,o_proj,q_proj,v_proj", "o_proj,qkv_proj"),
+    "all-linear": (
+        "down_proj,gate_proj,k_proj,o_proj,q_proj,up_proj,v_proj",
+        "down_proj,gate_up_proj,o_proj,qkv_proj",
+    ),
 }
 
 
@@ -112,6 +115,8 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError(f"best_by=loss is for algo=sft: algo={cfg.algo} measures no held-out loss, only success")
     if cfg.sampler:
         check_sampler(cfg)
+    elif cfg.sampler_floor or cfg.sampler_sequence:
+        raise ArgumentError("sampler_floor and sampler_sequence bound the weights of sampler=: no effect alone")
     if cfg.ahead:
         check_ahead(cfg)
     if cfg.dtype == "float16":
@@ -229,14 +234,14 @@ def check_as_adapter(folder: str, given: dict[str, str]) -> None:
     config = lora.read_adapter_config(Path(folder))
     targets = config.get("target_modules") or []
     targets = targets if isinstance(targets, str) else ",".join(sorted(targets))
-    words = {key: LINEARS.get(value, value) if key == "lora.targets" else value for key, value in words.items()}
     own = {"r": config.get("r", 8), "alpha": config.get("lora_alpha", 8), "dropout": config.get("lora_dropout", 0.0)}
     own |= {"rslora": config.get("use_rslora", False), "targets": targets}  # PEFT's defaults
     asked = vars(build(Lora, words, "lora"))
-    asked["targets"] = ",".join(sorted(asked["targets"].split(",")))
+    alike = LINEARS.get(asked["targets"], (",".join(sorted(asked["targets"].split(","))),))
+    asked["targets"] = targets if targets in alike else asked["targets"]
     for key in (key.removeprefix("lora.") for key in words):
         if key in own and asked[key] != own[key]:
-            said = f"lora.{key}={given[f'lora.{key}']} has no effect beside resume_from="
+            said = f"lora.{key}={words[f'lora.{key}']} has no effect beside resume_from="
             raise ArgumentError(f"{said}, whose adapter has lora.{key}={own[key]}")
 
 

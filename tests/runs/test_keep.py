@@ -4,12 +4,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from conftest import metrics_of, run_program
+from conftest import metrics_of, random_model, run_program
 from test_checkpoint import make_state
 
 import lora
 import train
-from models import load_model
 from rl.config.model_checks import read_targets
 from rl.config.words import parse
 from rl.run import history, retention
@@ -147,9 +146,12 @@ def test_resume_from_a_run_takes_its_best_epoch(tmp_path, capsys):
         assert f"{word} has no effect beside resume_from=, whose adapter has {has}" in err
 
 
-@pytest.mark.parametrize("targets", ["all-linear", "attention", "q_proj,v_proj"])
-def test_targets_beside_an_adapter_may_be_the_words_that_it_was_made_with(targets, tmp_path):
-    model = load_model("tiny")
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [*((f, t) for f in ("qwen2", "phi3") for t in ("all-linear", "attention")), ("qwen2", "q_proj,v_proj")],
+)
+def test_targets_beside_an_adapter_may_be_the_words_that_it_was_made_with(family, targets, tmp_path):
+    model = random_model(family)
     lora.inject(model, r=4, alpha=8, targets=read_targets(targets, model))
     lora.save_adapter(model, tmp_path / "epoch_1", "tiny")
     assert parse([f"resume_from={tmp_path}/epoch_1", f"lora.targets={targets}"]).resume_from

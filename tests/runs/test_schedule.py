@@ -10,6 +10,7 @@ from conftest import run_program
 from rl.config.arguments import ArgumentError
 from rl.config.checks import check_schedule
 from rl.config.words import parse
+from rl.report import progress
 from rl.run.resume import schedule_change
 
 WORDS = ["algo=sft", "episodes=4", "batch_size=2", "eval_episodes=0", "ranks=1", "lr=1e-3", "save_every=1"]
@@ -66,7 +67,9 @@ def test_a_constant_rate_says_nothing(tmp_path):
 def test_a_budget_of_tokens_ends_the_run_and_the_decay(tmp_path):
     """The run ends with the first epoch past the budget; the rate falls by the tokens of the epochs before."""
     out, words = tmp_path / "run", [*WORDS, "schedule=linear", "min_lr_ratio=0", "epochs=99"]
+    progress.ended.clear()
     assert run_program("train.py", *words, "max_sampled_tokens=300", f"out={out}")[0] == 0
+    assert not progress.ended, "of how many epochs are left nothing is known"
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     tokens = [line["sampled_tokens"] for line in lines if "lr" in line]
     assert sum(tokens[:-1]) < 300 <= sum(tokens) and len(tokens) > 2
