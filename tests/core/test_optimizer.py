@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import torch
 from test_lora import adapted_model
@@ -9,7 +10,8 @@ from test_lora import adapted_model
 from rl.config.words import resolve
 from rl.optimizer import parameters_of
 from rl.ppo import Critic
-from rl.update import make_optimizer
+from rl.run.state import TrainState
+from rl.update import make_optimizer, optimizer_step
 
 
 def settings(**words: str):
@@ -54,6 +56,20 @@ def test_a_ratio_of_1_keeps_one_group_and_the_critic_its_own():
         assert {id(p) for p in parameters_of(optimizer, policy=True)} == {id(p) for p in factors}
         assert [id(p) for p in parameters_of(optimizer, policy=False)] == [id(p) for p in critic.parameters()]
     assert [id(p) for p in parameters_of(one, policy=True)] == [id(p) for p in factors], "in the order of the model"
+
+
+def test_clipping_takes_all_factors_together_and_the_critic_apart(monkeypatch):
+    """Also where the factors B are a group of their own. The first norm is the printed one: the policy's."""
+    model, critic, clipped = adapted_model(), Critic(32, 8), []
+    cfg = settings(algo="ppo", **{"lora.b_rate": "2"})
+    state = TrainState(model, critic, make_optimizer(model, critic, cfg), None, "yes")
+    clip = lambda parameters, _: clipped.append(parameters) or torch.tensor(float(len(clipped)))  # noqa: E731
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
+    monkeypatch.setattr("rl.update.accumulate", lambda *_: {"sampler_gap": None, "entropies": []})
+    metrics = optimizer_step(state, SimpleNamespace(episodes=[]), None, cfg)
+    policy, critics = ({id(p) for p in parameters} for parameters in clipped)
+    assert policy == {id(p) for p in model.parameters() if p.requires_grad} and metrics["grad_norm"] == 1.0
+    assert critics == {id(p) for p in critic.parameters()}
 
 
 def test_muon_takes_orthogonal_steps_of_the_factors_momentum():

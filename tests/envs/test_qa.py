@@ -110,6 +110,7 @@ def test_evaluations_ask_each_question_at_most_once(tmp_path, order):
     every, few = held_out_tasks(cfg, 10 * count, 2, "val"), held_out_tasks(cfg, 3, 1, "val")
     assert [task.seed for task in every[::2]] == [task.seed for task in every[1::2]], "samples of one task"
     assert sorted(task.seed for task in every[::2]) == list(range(count))
+    assert (order == "sequential") == ([task.seed for task in every[::2]] == list(range(count)))
     assert [task.seed for task in few] == [task.seed for task in every[:6:2]]
     assert len({task.key for task in every}) == 2 * count
     mixed = held_out_tasks(parse(["env=qa,sums", f"qa.data={path}", "qa.match=number"]), 10 * count, 1, "val")

@@ -13,6 +13,7 @@ import train
 from models import load_model, load_tokenizer
 from models.weights import TINY
 from rl import teacher
+from rl.batch import make_batch
 from rl.config.fields import Config
 from rl.config.words import parse, resolve
 from rl.records import Episode
@@ -121,6 +122,20 @@ def test_a_policy_that_is_its_teacher_learns_nothing(adapter, tmp_path, kind):
     assert all(
         torch.equal(earlier[key], tensor) if before else "A" in key or not tensor.any() for key, tensor in after.items()
     )
+
+
+def test_the_policy_that_teaches_itself_reads_its_own_adapter_and_no_teacher_trains(adapter, tokenizer):
+    """Not the base's words: the grades of an adapter that changes them are those of this adapter."""
+    cfg, graded = settings("env=textcraft", f"opd.teacher={adapter}"), {}
+    for name in ("policy", str(adapter), ""):
+        model, cfg = load_model("tiny"), settings("env=textcraft", f"opd.teacher={name}")
+        graded_by = teacher.load(cfg, tokenizer, model)
+        lora.load_adapter(model, adapter)
+        assert all(p.requires_grad == (".default." in path) for path, p in model.named_parameters())
+        batch = make_batch([played(cfg, tokenizer, 3)])
+        graded[name] = graded_by.graded(batch, cfg, cfg.micro_tokens).teacher_logprobs_N
+    assert torch.equal(graded["policy"], graded[str(adapter)])
+    assert not torch.allclose(graded["policy"], graded[""], atol=0.1)
 
 
 @pytest.mark.all_only

@@ -87,11 +87,22 @@ def test_cells_are_rates_and_paired_differences(programs, tmp_path, capsys):
     assert [cell.split(" ")[0] for cell in cells[2:6]] == ["120", "85.0%", "+55.0%", "+40.0%"]
     value, low, high = referee.mean_and_interval(row, "grpo", "sampled", "ppo")
     assert value == 0.4 and 0 < low < 0.4 < high < 0.7
+    worse = referee.mean_and_interval(row, "ppo", "sampled", "grpo")
+    assert worse == pytest.approx((-0.4, -high, -low), abs=0.05), "differences may be negative"
     svg = (tmp_path / "table-sat.svg").read_text()
     assert all(f">{name}<" in svg for name in SOLVED)
     printed = capsys.readouterr().out
     referee.main([f"table={tmp_path}/table.json"])
     assert capsys.readouterr().out in printed, "from the record alone"
+
+
+def test_results_of_other_tasks_are_refused(programs, tmp_path, monkeypatch, capsys):
+    run(tmp_path)
+    path = tmp_path / "runs" / "sat" / "grpo-1.json"
+    path.write_text(path.read_text().replace('"seed": 3', '"seed": 33'))
+    with pytest.raises(SystemExit):
+        run(tmp_path)
+    assert "played different tasks" in capsys.readouterr().err
 
 
 def test_what_is_done_is_not_repeated_and_a_killed_run_goes_on(programs, tmp_path, capsys):
