@@ -26,7 +26,13 @@ from rl.config.model_checks import asked_of_base, check_stored
 
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 PROMPTS, MOST_TOKENS = 8, 64  # of merge.py's certificate: held-out tasks, unless prompts= says otherwise; of a reply
-MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0, "muon": 4}  # bytes of the optimizer's state for a trained weight
+MOMENTS = {
+    "adamw": 8,
+    "adam": 8,
+    "sgd": 0,
+    "adamw8bit": 2,
+    "muon": 4,
+}  # bytes of the optimizer's state for a trained weight
 PARTS, IN_PLACE = 8, 2**30  # rl/ranks/gradients.py: parts of a step's tree; bytes of gradients from which there is none
 
 
@@ -117,7 +123,7 @@ def adapted(sizes: Sizes, cfg: Config) -> int:
 
 def optimizer_step(sizes: Sizes, cfg: Config) -> int:
     """Return the bytes of torch's temporaries in a step: on a CPU for one parameter at a time, on CUDA for all."""
-    if cfg.optimizer == "sgd":
+    if cfg.optimizer in ("sgd", "adamw8bit"):  # adamw8bit: of a piece of a parameter
         return 0
     largest = sizes.V * sizes.D if not cfg.lora.r else 0
     return 8 * largest if cfg.device == "cpu" else 4 * trained_weights(sizes, cfg)

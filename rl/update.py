@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 import lora
 from models import CausalLM, fast_matmul
+from rl.adam8bit import AdamW8bit
 from rl.batch import drop_zero_advantage, forward, micro_batches, numbered, optimizer_steps
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
@@ -21,7 +22,12 @@ from rl.run import memory_errors, signals
 from rl.run.out_of_memory import accumulate_smaller
 from rl.run.state import TrainState
 
-OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+OPTIMIZERS = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "adamw8bit": AdamW8bit,
+}
 if hasattr(torch.optim, "Muon"):  # torch 2.9
     OPTIMIZERS["muon"] = torch.optim.Muon
 

@@ -123,6 +123,8 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
     if cfg.optimizer == "muon":
         check_muon(cfg)
+    if cfg.optimizer == "adamw8bit" and cfg.shard != "ddp":
+        raise ArgumentError(f"optimizer=adamw8bit needs whole tensors: take shard=ddp, not {cfg.shard}")
     if cfg.schedule_epochs:
         check_schedule(cfg)
     if algo.critic and algo.critic_warmup >= cfg.epochs:

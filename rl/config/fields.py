@@ -79,7 +79,7 @@ class Loop:
 class Optim:
     """The optimizer step."""
 
-    optimizer: Literal["adamw", "adam", "sgd", "muon"] = "adamw"  # muon: of adapters alone, without a critic
+    optimizer: Literal["adamw", "adam", "sgd", "adamw8bit", "muon"] = "adamw"  # adamw8bit: moments of a byte each
     lr: Positive[float] = 1e-5  # learning rate
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate
     warmup_steps: NotNegative[int] = 0  # optimizer steps over which the learning rate rises from 0

@@ -80,7 +80,7 @@ def test_loaded_checkpoint_equals_the_saved_state_bitwise(critic, tmp_path):
     assert_equal(tensors(other), after)
 
 
-@pytest.mark.parametrize("words", ["adam", "sgd", "muon", "adamw lora.b_rate=4", "muon lora.b_rate=4"])
+@pytest.mark.parametrize("words", ["adam", "sgd", "adamw8bit", "muon", "adamw lora.b_rate=4", "muon lora.b_rate=4"])
 def test_other_optimizers_resume_too(words, tmp_path):
     """Includes an optimizer without state."""
     states = [make_state(0, seed=seed, critic=False) for seed in (0, 1)]
