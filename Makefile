@@ -11,6 +11,8 @@ RESULTS = benchmarks/results/{cpu}
 help:  ## this list
 	@awk -F ':[^:]*  ## ' '/^[a-z-]+:.*  ## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
+install: $(VENV)/train.done  ## the programs and what they import, into .venv
+
 train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learns, a process per core
 	$(PY) train.py algo=ppo
 
@@ -105,4 +107,4 @@ $(VENV)/bench-gpu.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
-.PHONY: help train test test-all test-full lint bench bench-gpu bench-real bench-quick learn chaos mutants golden tiny smol clean
+.PHONY: help install train test test-all test-full lint bench bench-gpu bench-real bench-quick learn chaos mutants golden tiny smol clean
