@@ -1,7 +1,7 @@
 """Half a minute of reinforcement learning: which of two words comes first?
 
     python examples/first_word.py > first.jsonl
-    python train.py algo=grpo env=qa qa.data=first.jsonl max_new_tokens=5 epochs=24
+    python train.py algo=grpo env=qa qa.data=first.jsonl max_new_tokens=5 lr=1e-3 warmup_steps=8 epochs=40
 
 The first command writes 506 questions with answers. The embedded model does not know the task, and learns it from
 right and wrong alone: a reply is rewarded if it is the answer.
@@ -10,7 +10,9 @@ right and wrong alone: a reply is rewarded if it is the answer.
 import json
 from itertools import permutations
 
-WORDS = "oak iron stone gold birch door stick book lamp desk red blue apple soap cup plate knife bowl shelf bed chair ball key"
+WORDS = """
+oak iron stone gold birch door stick book lamp desk red blue apple soap cup plate knife bowl shelf bed chair ball key
+"""
 
 for first, second in permutations(WORDS.split(), 2):
     print(json.dumps({"question": f"Reply with one word.\n{first} {second}", "answer": first}))
