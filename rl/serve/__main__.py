@@ -73,8 +73,11 @@ def serve(model: str, keys: Keys, sampler: Sampler, server: Server) -> None:
     """Print where the server can be reached, and serve until Ctrl-C or SIGTERM."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # while the event loop runs, it has a handler of its own
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    names, place = ", ".join([model, *sampler.adapters]), "http://{}:{}/v1".format(*server.server_address)
-    print(f"{names} at {place}, {sampler.rows} sequences at once; Ctrl-C stops it", flush=True)
+    names, place = ", ".join([model, *sampler.adapters]), "http://{}:{}/".format(*server.server_address)
+    print(
+        f"{names} at {place}v1, a page to chat at {place}, {sampler.rows} sequences at once; Ctrl-C stops it",
+        flush=True,
+    )
     if not keys.key and not is_local(keys.host):
         print("rl.serve: other machines can reach this server, and it asks for no key: set key=", file=sys.stderr)
     sys.setswitchinterval(1e-4)  # torch drops Python's lock in each call: the sampler's thread should have it back soon

@@ -1,5 +1,6 @@
 """The requests and replies of OpenAI's protocol, as vLLM speaks it.
 
+    GET  /                              a page to chat, with the log-probability of each token
     GET  /v1/models                     the base model and the adapters
     POST /v1/completions                prompt: a text, its ids, or a list of either
     POST /v1/chat/completions           messages
@@ -17,6 +18,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,12 @@ from models.random import fold_all
 from rl.serve.replies import ChatReply, Reply, error_body
 from rl.serve.sampler import BASE, Full, Request, Sampler
 
+PAGE = Path(__file__).with_name("chat.html")
+PAGE_HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; frame-ancestors 'none'",  # a reply's text can load nothing
+}
 MOST_CHOICES = 128  # of one request
 MOST_LIKELY = 20  # alternatives to a token
 LONGEST_STOP = 200  # characters
@@ -85,7 +93,22 @@ UNSUPPORTED = {
 
 
 class ErrorHandler(Handler):
-    """A handler whose errors have OpenAI's form."""
+    """A handler whose errors have OpenAI's form, and whose page at / talks to the models."""
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/":
+            return self.do_POST()
+        try:  # without the key, which the page asks for and sends
+            replace(self.server.access, token="").check(self.headers)
+        except BadRequest as bad:
+            return self._say(bad.args[0], {"detail": bad.args[1]})
+        page = PAGE.read_bytes()
+        self.send_response(200)
+        for name, value in PAGE_HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
 
     def _say(self, status: int, said: Any) -> None:
         super()._say(status, said if status == 200 else error_body(status, said["detail"]))

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -382,6 +383,29 @@ def test_a_failure_ends_the_requests_under_way_and_no_others(server, monkeypatch
     assert status == 500 and "out of memory, says the test" in said["error"]["message"]
     assert "out of memory, says the test" in capfd.readouterr().err
     assert choices(server, **PROMPT)
+
+
+def test_the_page_needs_no_key_and_may_load_nothing():
+    """It comes to names of this machine alone, and its script asks the server that sent it."""
+    with serving("key=secret-key") as server:
+        page, models = send(server, "/?x=1"), send(server, "/v1/models")
+        assert page.status == 200 and models.status == 401
+        text, policy = page.read().decode(), page.headers["Content-Security-Policy"]
+        assert page.headers["Content-Type"] == "text/html; charset=utf-8" and "/v1/chat/completions" in text
+        assert "default-src 'none'" in policy and "connect-src 'self'" in policy
+        assert "http:" not in text and "https:" not in text and "innerHTML" not in text
+        status, said = ask(server, "/", headers={"Host": "example.com"})
+        assert status == 403 and "not a name of this server" in said["error"]["message"]
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium on this machine")
+def test_the_page_talks_in_a_browser(server):
+    """Its console is empty, and the names of the server's models are in it."""
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom"]
+    place = "http://{}:{}/".format(*server.server_address)
+    done = subprocess.run(["chromium", *words, "--enable-logging=stderr", place], capture_output=True, text=True)
+    assert "CONSOLE" not in done.stderr, done.stderr
+    assert all(f">{name}</option>" in done.stdout for name in ("tiny", "one", "two.5"))
 
 
 def test_a_key_is_asked_for():
