@@ -138,7 +138,7 @@ def check(keys: Keys, words: list[str]) -> None:
 def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callable]]:
     """Yield each name with the function that evaluates it in this process. Before the next one is loaded its memory is
     freed, if the function is no longer referenced."""
-    tokenizer = load_tokenizer(cfg.model, cfg.thinking)
+    tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
     keep_memory()
     for name in names:
         with phase("load"):
@@ -189,7 +189,7 @@ def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
             if keys.save_episodes:
                 transcripts.save(Path(keys.save_episodes), policy, temperature, episodes)
             if keys.show:
-                tokenizer = load_tokenizer(cfg.model, cfg.thinking)
+                tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
                 print(*(transcripts.transcript(e, tokenizer) for e in episodes[: keys.show]), sep="\n\n", flush=True)
         del play  # with its model
     comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))

@@ -1,6 +1,7 @@
 """Rollouts: the agent plays its environments, many episodes at once.
 
 Tokens in, tokens out. An episode is one list of ids that only grows; sampled ids are never decoded and encoded again.
+With history=template that holds for the reply that a sample trains; earlier replies are rendered by the chat template.
 
     rollout           all tasks at one temperature; `rollouts` at several, for evaluations
     play_on_ranks     each process gets its share of the tasks (rl/ranks/playing.py); one process plays all
@@ -141,6 +142,26 @@ class _Game:
     task: Task
     env: envs.Environment
     episode: Episode
+    talk: "Conversation"
+    ends_thought: bool = False  # max_thinking_tokens are sampled, and the reply goes on
+
+
+@dataclass
+class Conversation:
+    """What the policy has read and written, for history=template and for the room within max_len."""
+
+    messages: list[dict]
+    sample: list[int]  # of the last turn: its context, and its reply so far
+
+    def render_after(self, reply: list[int], observation: dict, tokenizer: Tokenizer) -> tuple[int, list[int]]:
+        """Append a reply and the observation. Return (kept, ids): the template now writes the first `kept` ids of the
+        sample, then ids, which are the next turn's context."""
+        self.messages += [{"role": "assistant", "content": tokenizer.message(reply)}, observation]
+        rendered = tokenizer.prompt(self.messages)
+        pairs = zip(self.sample, rendered[:-1], strict=False)
+        kept = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self.sample), len(rendered) - 1))
+        self.sample = rendered
+        return kept, rendered[kept:]
 
 
 @dataclass
@@ -170,11 +191,13 @@ class _Games:
             if not ready:
                 ready += [self.reset(task) for task in islice(self.waiting, self.engine.free)]
             task, (env, opening) = self.waiting.popleft(), ready.popleft()
-            game = _Game(task, env, Episode(task.env, task.seed, task.group, adapter_hash=self.adapter_hash))
+            episode = Episode(task.env, task.seed, task.group, adapter_hash=self.adapter_hash)
+            game = _Game(task, env, episode, Conversation([], []))
             try:
                 with failures_of(task.env):
                     messages, game.episode.task = opening(), task_digest(env)
                 game.episode.append(write_prompt(self.tokenizer, messages))
+                game.talk = Conversation(list(messages), game.episode.ids_T[:])
             except envs.EnvironmentFailed as error:
                 self.fail(game, error)
                 continue
@@ -182,7 +205,7 @@ class _Games:
                 slot = self.engine.open(task.key, parent=sibling[1])
             else:
                 slot = self.engine.open(task.key)
-                self.engine.feed(slot, game.episode.ids_T)
+                self.engine.feed(slot, game.episode.ids_T, self.cfg.max_thinking_tokens or None)
             sibling = (task.group, slot)
             self.playing[slot] = game
 
@@ -199,12 +222,30 @@ class _Games:
         if turn.stop_reason == "failed":  # by a server that samples
             return self.continue_episode(turn.slot, turn.step)
         # The sampled log-probabilities are the old ones of the loss; the mask is 1 on these ids.
-        game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden)
+        episode, at_limit = game.episode, self.cfg.max_thinking_tokens and not game.ends_thought
+        append = episode.extend_turn if game.ends_thought else episode.append_turn
+        append(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden)
+        game.talk.sample += turn.ids
         self.turn_tokens += len(turn.ids)
+        game.ends_thought = bool(at_limit) and turn.stop_reason == "length"
+        if game.ends_thought:
+            return self.end_thought(game, turn)
+        last = episode.turns[-1]
+        reply = episode.ids_T[last.start : last.stop]
+        last.thoughts = self.tokenizer.thoughts(reply)
         if turn.stop_reason == "context":
             self.continue_episode(turn.slot, lambda: timed_out(UNSEEN, game.env))
         else:
-            self.step_env(turn.slot, lambda: game.env.step(self.tokenizer.answer(turn.ids)))
+            self.step_env(turn.slot, lambda: game.env.step(self.tokenizer.answer(reply)))
+
+    def end_thought(self, game: _Game, turn: SampledTurn) -> None:
+        """Let a reply of max_thinking_tokens go on, behind the closing tag if it is still a thought."""
+        ids = self.tokenizer.end_of_thought if self.tokenizer.in_thought(turn.ids) else []
+        if len(game.talk.sample) + len(ids) >= self.cfg.max_len:
+            ids = []  # no room for an answer: the engine ends the turn
+        game.episode.force(ids)
+        game.talk.sample += ids
+        self.engine.feed(turn.slot, ids, self.cfg.max_new_tokens - self.cfg.max_thinking_tokens)
 
     def sampled(self) -> int:
         """Return how many tokens are sampled so far."""
@@ -237,13 +278,15 @@ class _Games:
                 self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
                 self.base.ask(slot, game.task.key, result.requests)
                 return
-            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg, game.env)
+            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg, game.env, game.talk)
         except envs.EnvironmentFailed as error:
             self.engine.close(slot)
             self.fail(self.playing.pop(slot), error)
         else:
             if observation_ids:
-                self.engine.feed(slot, observation_ids)
+                if self.cfg.history == "template":
+                    self.engine.rewind(slot, game.episode.kept[-1])
+                self.engine.feed(slot, observation_ids, self.cfg.max_thinking_tokens or None)
                 return
             self.engine.close(slot)
             self.finished[game.task.key] = self.playing.pop(slot).episode
@@ -275,7 +318,14 @@ def timed_out(step: envs.Step, env: envs.Environment) -> envs.Step:
     return replace(step, reward=step.reward + env.timeout_reward, truncated=True, info=info)
 
 
-def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Config, env: envs.Environment) -> list[int]:
+def add_step(
+    episode: Episode,
+    step: envs.Step,
+    tokenizer: Tokenizer,
+    cfg: Config,
+    env: envs.Environment,
+    talk: Conversation | None = None,
+) -> list[int]:
     """Append the environment's step to the episode and set the last turn's reward.
 
     Return the observation's ids, after which the agent samples its next turn; [] ends the episode. max_len has room if
@@ -286,15 +336,27 @@ def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Confi
         truncated, and a critic bootstraps             observation appended if there is room           -> []
         terminated, or truncated without a bootstrap   observation dropped                             -> []
 
+    With history=template the observation's ids follow `episode.kept[-1]` ids of the sample before. `talk`, which only
+    demonstrations lack, is continued.
+
     Raise EnvironmentFailed for an observation that the tokenizer or the chat template cannot write.
     """
     ids, over, algo = [], step.terminated or step.truncated, cfg.algorithm
     if not over or (not step.terminated and algo.critic and algo.bootstrap):
+        observation, before = {"role": "user", "content": step.observation}, len(episode.ids_T)
         try:
-            ids = tokenizer.follow_up(episode.ids_T[-1], [{"role": "user", "content": step.observation}])
+            if talk and cfg.history == "template":
+                last = episode.turns[-1]
+                before, ids = talk.render_after(episode.ids_T[last.start : last.stop], observation, tokenizer)
+            else:
+                ids = tokenizer.follow_up(episode.ids_T[-1], [observation])
         except RefusedByModel as error:
             raise envs.EnvironmentFailed(f"its observation cannot be written: {error}") from None
-        ids = ids if len(episode.ids_T) + len(ids) < cfg.max_len else []
+        ids = ids if before + len(ids) < cfg.max_len else []
+        if ids and cfg.history == "template":
+            episode.kept.append(before)
+        elif talk and ids:
+            talk.sample += ids
     if not (over or ids):
         episode.turns[-1].stop_reason = "context"
         step = timed_out(step, env)

@@ -1,0 +1,240 @@
+"""history=template and max_thinking_tokens, against a loop that builds each turn's sample by hand from the template."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import reference
+from tokenizers import Tokenizer as FastTokenizer
+from tqdm import tqdm
+
+from models import Tokenizer, load_model
+from models.engine import Engine
+from models.logprob import token_logprobs
+from models.weights import TINY
+from rl import grpo
+from rl.batch import forward, make_batch, micro_batches, policy_logprobs, select
+from rl.config.words import parse
+from rl.rollout import Conversation, rollout
+from rl.run import replay
+from rl.run.files import plain
+from rl.run.log import rollout_stats
+from rl.tasks import make_env, make_tasks
+
+pytest.importorskip("jinja2.sandbox")
+
+# ChatML whose header opens a thought, and which drops the thoughts of replies, as DeepSeek-R1's template does.
+THINKS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{{ m.content.split('</think>')[-1].strip() if m.role == 'assistant' else m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
+WORDS = [
+    "algo=grpo",
+    "grpo.group_size=3",
+    "episodes=6",
+    "textcraft.max_turns=3",
+    "textcraft.prompt=short",
+    "max_new_tokens=14",
+]
+WORDS += ["history=template", "max_thinking_tokens=5", "reward.rule=shaped"]
+
+
+def written(messages: list[dict]) -> list[int]:
+    """Return the ids of a conversation and a header, written without a template."""
+    text = ""
+    for message in messages:
+        said = message["content"]
+        said = said.split("</think>")[-1].strip() if message["role"] == "assistant" else said
+        text += f"<|im_start|>{message['role']}\n{said}<|im_end|>\n"
+    text += "<|im_start|>assistant\n<think>\n"
+    return FastTokenizer.from_file(str(TINY / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+
+
+def naive_samples(tokenizer, task, episode, cfg) -> list[tuple[list[int], list[int], list[float]]]:
+    """Return (context, reply, mask of the reply) of each turn; the environment plays the replies again."""
+    env = make_env(cfg, task.env)
+    messages, samples = env.reset(task.seed, task.split), []
+    for turn in episode.turns:
+        reply, mask = (x[turn.start : turn.stop] for x in (episode.ids_T, episode.action_mask_T))
+        samples.append((written(messages), reply, mask))
+        ended = reply[-1] in tokenizer.eos_ids
+        said = "<think>\n" + tokenizer.decode(reply[:-1] if ended else reply)
+        said = said if "</think>" in said else f"{said}</think>"
+        step = env.step(said.split("</think>")[-1].lstrip("\n"))
+        messages = [*messages, {"role": "assistant", "content": said}, {"role": "user", "content": step.observation}]
+    return samples
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """Return (model, tokenizer, cfg, tasks, episodes) of a checkpoint that thinks."""
+    folder = tmp_path_factory.mktemp("thinks") / "model"
+    shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__", "model.safetensors"))
+    (folder / "chat_template.jinja").write_text(THINKS)
+    model, tokenizer, cfg = load_model("tiny").eval(), Tokenizer(folder, rewrites=True), parse(WORDS)
+    tasks = make_tasks(cfg, 0, 2, 3, "train", 0)
+    return model, tokenizer, cfg, tasks, rollout(model, tokenizer, tasks, cfg, 1.0, tqdm(disable=True))
+
+
+def test_each_turn_reads_what_the_template_renders(played):
+    _, tokenizer, cfg, tasks, episodes = played
+    assert sum(len(e.kept) for e in episodes) >= 6
+    for task, e in zip(tasks, episodes, strict=True):
+        ids, found = [], []
+        for kept, start, stop in e.samples:
+            ids = ids[:kept] + e.ids_T[start:stop]
+            found.append(ids)
+        assert found == [context + reply for context, reply, _ in naive_samples(tokenizer, task, e, cfg)]
+
+
+def test_logprobs_and_gradient_match_the_samples_one_by_one(played):
+    """Old log-probabilities are those of sampling, and each sample has the advantage of its episode."""
+    model, tokenizer, cfg, tasks, episodes = played
+    scores = torch.arange(6.0)  # so that no two advantages are equal
+    for e, score in zip(episodes, scores.tolist(), strict=True):
+        e.turns[-1].reward += score - e.score
+    batch = grpo.advantages(make_batch(episodes), cfg.grpo)
+    with torch.enable_grad():
+        weight = model.lm_head.weight.requires_grad_()
+        new = forward(batch, model, 1.0)
+        (gradient,) = torch.autograd.grad(grpo.loss(new, cfg.grpo)[0], weight)
+        naive, total = [], 0.0
+        for number, (task, e) in enumerate(zip(tasks, episodes, strict=True)):
+            advantage = scores[number] - scores[number // 3 * 3 :][:3].mean()
+            for context, reply, mask in naive_samples(tokenizer, task, e, cfg):
+                hidden = model(torch.tensor([context + reply]))[0, len(context) - 1 : -1]
+                logprobs, _ = token_logprobs(hidden, weight, torch.tensor(reply))
+                naive.append(logprobs[torch.tensor(mask) == 1])
+                total = total - (advantage * (naive[-1] - naive[-1].detach()).exp()).sum()
+        (naive_gradient,) = torch.autograd.grad(total / batch.total_tokens, weight)
+        weight.requires_grad_(False)
+    assert torch.equal(new.logprobs_N.detach(), batch.old_logprobs_N)
+    torch.testing.assert_close(torch.cat(naive).detach(), batch.old_logprobs_N, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(gradient, naive_gradient, atol=2e-6, rtol=1e-4)
+
+
+def test_pieces_of_a_batch_keep_the_samples(played):
+    model, episodes = played[0], played[-1]
+    batch = make_batch(episodes)
+    assert len(list(micro_batches(batch, 300))) > 1
+    assert torch.equal(policy_logprobs(batch, model, 1.0, 300), batch.old_logprobs_N)
+    cut = select(batch, [4, 1])
+    assert cut.episodes == [episodes[4], episodes[1]] and len(cut.episode_N) == sum(
+        sum(e.action_mask_T) for e in cut.episodes
+    )
+
+
+def test_common_prefixes_are_computed_once(played):
+    """A forward pass gets fewer rows than the samples have tokens, and no more than the episodes have ids."""
+    model, episodes, rows = played[0], played[-1], []
+    hook = model.register_forward_pre_hook(lambda _, args: rows.append(args[0].numel()))
+    with torch.no_grad():
+        forward(make_batch(episodes), model, 1.0)
+    hook.remove()
+    lengths = [kept + stop - start for e in episodes for kept, start, stop in e.samples]
+    assert rows[0] <= sum(len(e.ids_T) for e in episodes) < sum(lengths)
+
+
+def test_the_closing_tag_is_forced_and_not_learned(played):
+    _, tokenizer, cfg, _, episodes = played
+    forced = 0
+    for e in episodes:
+        for turn in e.turns:
+            mask, reply = e.action_mask_T[turn.start : turn.stop], e.ids_T[turn.start : turn.stop]
+            assert sum(mask) <= cfg.max_new_tokens and sum(mask[: turn.thoughts]) <= cfg.max_thinking_tokens
+            if 0 in mask:
+                forced += 1
+                assert mask[:5] == [1] * 5
+                assert [i for i, m in zip(reply, mask, strict=True) if not m] == tokenizer.end_of_thought
+                assert tokenizer.decode(reply[: turn.thoughts]).endswith("</think>")
+    assert forced >= 6
+    thoughts = sum(sum(e.action_mask_T[t.start : t.start + t.thoughts]) for e in episodes for t in e.turns)
+    stats = rollout_stats(episodes)
+    assert stats["thought_tokens"] == thoughts > 0
+    assert stats["sampled_tokens"] == sum(sum(e.action_mask_T) for e in episodes) > thoughts
+
+
+def test_saved_episodes_are_read_back(played):
+    episodes = [replace(e, hidden=[]) for e in played[-1]]
+    lines = [json.loads(json.dumps(plain(e), default=plain)) for e in episodes]
+    assert [replay._episode(line, 2000) for line in lines] == episodes
+    line = next(line for line in lines if line["kept"])
+    line["kept"][0] = 10**6
+    with pytest.raises(ValueError, match="begins with 1000000 ids"):
+        replay._episode(line, 2000)
+
+
+def test_an_appended_history_saves_what_it_did(played):
+    model = played[0]
+    cfg = parse(WORDS[:6])
+    tasks = make_tasks(cfg, 0, 1, 3, "train", 0)
+    for e in rollout(model, Tokenizer(TINY), tasks, cfg, 1.0, tqdm(disable=True)):
+        assert e.samples == [(0, 0, len(e.ids_T))]
+        assert "kept" not in plain(e) and all("thoughts" not in plain(turn) for turn in e.turns)
+
+
+def test_a_rewound_slot_samples_as_a_new_one():
+    model, ids = load_model("tiny").eval(), list(range(100, 140))
+    engine = Engine(model, 4, 128)
+    slot = engine.open((1, 1))
+    engine.feed(slot, ids, limit=3)
+    (first,) = engine.run(8, 1.0, frozenset())
+    assert len(first.ids) == 3
+    child = engine.open((2, 2), parent=slot)  # it waits for keys that the rewound slot is about to lose
+    engine.rewind(slot, 25)
+    engine.feed(slot, ids[5:15])
+    turns = {turn.slot: turn for turn in engine.run(8, 1.0, frozenset())}
+    alone = Engine(model, 1, 128)
+    other = alone.open((2, 2))
+    alone.feed(other, ids + first.ids)
+    alone._slots[other].turn = 0  # the streams of the child's turn
+    (child_alone,) = alone.run(8, 1.0, frozenset())
+    assert (turns[child].ids, turns[child].logprobs) == (child_alone.ids, child_alone.logprobs)
+    alone.close(other)
+    other = alone.open((1, 1))
+    alone.feed(other, ids[:25] + ids[5:15])
+    alone._slots[other].turn = 0
+    (again,) = alone.run(8, 1.0, frozenset())
+    assert (turns[slot].ids, turns[slot].logprobs) == (again.ids, again.logprobs)
+
+
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        (["history=template", "algo=sft"], "samples no turn"),
+        (["history=template", "algo=gigpo"], "compares observations"),
+        (["history=template", "algo=grpo", "grpo.echo_coef=0.1"], "echo_coef learns observations"),
+        (["history=template", "algo=opd", "opd.privileged=true"], "puts a solution into the prompt"),
+        (["max_thinking_tokens=256", "max_new_tokens=256"], "must be below max_new_tokens=256"),
+        (["max_thinking_tokens=9", "thinking=false"], "no effect beside thinking=false"),
+    ],
+)
+def test_settings_that_do_not_go_together(words, error, capsys):
+    with pytest.raises(SystemExit):
+        parse(words, "train.py")
+    assert error in capsys.readouterr().err
+
+
+def test_qwen3_reads_its_history_without_thoughts(tmp_path):
+    """The published template, and a variant of it that only the template itself can write."""
+    template, ids = reference("templates", "qwen3.jinja").read_text(), {}
+    shutil.copy(reference("qwen", "tokenizer.json"), tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
+    for name, source in (
+        ("published", template),
+        ("variant", template.replace("+ '\\n' + content", "+ ':\\n' + content")),
+    ):
+        (tmp_path / "chat_template.jinja").write_text(source)
+        tokenizer = Tokenizer(tmp_path, rewrites=True)
+        talk = Conversation([{"role": "user", "content": "2 + 2?"}], [])
+        talk.sample = tokenizer.prompt(talk.messages)
+        prompt, reply = len(talk.sample), tokenizer.encode("<think>\nTwo") + tokenizer.end_of_thought
+        reply += tokenizer.encode("4<|im_end|>")
+        talk.sample += reply
+        kept, new = talk.render_after(reply, {"role": "user", "content": "3 + 3?"}, tokenizer)
+        ids[name] = tokenizer.show(talk.sample)
+        assert kept <= prompt and talk.sample[kept:] == new and "Two" not in ids[name]
+    assert ids["variant"].replace(":\n", "\n") == ids["published"]
