@@ -189,7 +189,7 @@ def test_a_rewound_slot_samples_as_a_new_one():
     turns = {turn.slot: turn for turn in engine.run(8, 1.0, frozenset())}
     alone = Engine(model, 1, 128)
     other = alone.open((2, 2))
-    alone.feed(other, ids + first.ids)
+    alone.feed(other, ids + first.ids, limit=3)  # an opened slot has the limit of its parent
     alone._slots[other].turn = 0  # the streams of the child's turn
     (child_alone,) = alone.run(8, 1.0, frozenset())
     assert (turns[child].ids, turns[child].logprobs) == (child_alone.ids, child_alone.logprobs)
