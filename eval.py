@@ -113,6 +113,8 @@ def check(keys: Keys, words: list[str]) -> None:
         raise ArgumentError(f"top_p={keys.top_p}: a probability, at most 1")
     if keys.server and (keys.top_k or keys.top_p < 1):
         raise ArgumentError("top_k= and top_p= do nothing with server=: the server samples")
+    if keys.server and any(word.startswith("max_thinking_tokens=") for word in words):
+        raise ArgumentError("max_thinking_tokens= does nothing with server=: the server ends a thought or does not")
     if keys.ks and max(keys.ks) > keys.samples:
         raise ArgumentError(f"k={keys.k} needs samples={max(keys.ks)} or more; samples={keys.samples}")
     if keys.mode != "evaluate" and (keys.server or "," in keys.adapter or keys.adapter == "base" or not keys.out):

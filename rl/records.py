@@ -14,7 +14,7 @@ class Turn:
     stop: int
     reward: float  # after the reward rule; whitening and KL in the reward come later
     stop_reason: str  # "stop" | "length" | "context", see models.engine.SampledTurn
-    # its first ids, up to the closing tag, which are thoughts; 0 without thoughts
+    # how many of its first ids are thoughts, the closing tag included
     thoughts: int = field(default=0, metadata={"saved": "unless empty"})
 
 
@@ -64,11 +64,27 @@ class Episode:
     @property
     def samples(self) -> list[tuple[int, int, int]]:
         """(kept, start, stop) of each training sample: the first `kept` ids of the one before, then ids_T[start:stop].
-
-        With history=append there is one, the whole list.
-        """
+        With history=append the whole list is one."""
         starts = [0, *(turn.stop for turn in self.turns[: len(self.kept)])]
         return list(zip([0, *self.kept], starts, [*starts[1:], len(self.ids_T)], strict=True))
+
+    @property
+    def last_sample(self) -> list[int]:
+        """The ids of the last training sample: what the model has read and written in its last turn."""
+        ids: list[int] = []
+        for kept, start, stop in self.samples:
+            ids[kept:] = self.ids_T[start:stop]
+        return ids
+
+    @property
+    def last_reply(self) -> list[int]:
+        """The ids of the last turn."""
+        return self.ids_T[self.turns[-1].start : self.turns[-1].stop]
+
+    @property
+    def thought_tokens(self) -> int:
+        """The number of sampled tokens that are thoughts."""
+        return sum(sum(self.action_mask_T[turn.start : turn.start + turn.thoughts]) for turn in self.turns)
 
     def append(self, ids: list[int], logprobs: list[float] | None = None) -> None:
         """Append ids: sampled ones with their log-probabilities, others without."""
@@ -77,22 +93,17 @@ class Episode:
         self.logprobs_T += [0.0] * len(ids) if logprobs is None else logprobs
 
     def append_turn(
-        self, ids: list[int], logprobs: list[float], stop_reason: str, hidden: Sequence[torch.Tensor] = ()
+        self,
+        ids: list[int],
+        logprobs: list[float],
+        stop_reason: str,
+        hidden: Sequence[torch.Tensor] = (),
+        goes_on: bool = False,
     ) -> None:
-        """Append a turn's sampled ids; its reward is set by the environment's step."""
-        self.turns.append(Turn(len(self.ids_T), len(self.ids_T) + len(ids), 0.0, stop_reason))
-        self.append(ids, logprobs)
-        self.hidden += hidden
-
-    def force(self, ids: list[int]) -> None:
-        """Append ids to the last turn that were not sampled and are not learned."""
-        self.append(ids)
-        self.turns[-1].stop = len(self.ids_T)
-
-    def extend_turn(
-        self, ids: list[int], logprobs: list[float], stop_reason: str, hidden: Sequence[torch.Tensor] = ()
-    ) -> None:
-        """Append more sampled ids to the last turn."""
+        """Append a turn's sampled ids; its reward is set by the environment's step. goes_on: they continue the last
+        turn, to which ids that were appended since then belong too."""
+        if not goes_on:
+            self.turns.append(Turn(len(self.ids_T), len(self.ids_T), 0.0, stop_reason))
         self.append(ids, logprobs)
         self.turns[-1].stop, self.turns[-1].stop_reason = len(self.ids_T), stop_reason
         self.hidden += hidden

@@ -142,26 +142,8 @@ class _Game:
     task: Task
     env: envs.Environment
     episode: Episode
-    talk: "Conversation"
-    ends_thought: bool = False  # max_thinking_tokens are sampled, and the reply goes on
-
-
-@dataclass
-class Conversation:
-    """What the policy has read and written, for history=template and for the room within max_len."""
-
-    messages: list[dict]
-    sample: list[int]  # of the last turn: its context, and its reply so far
-
-    def render_after(self, reply: list[int], observation: dict, tokenizer: Tokenizer) -> tuple[int, list[int]]:
-        """Append a reply and the observation. Return (kept, ids): the template now writes the first `kept` ids of the
-        sample, then ids, which are the next turn's context."""
-        self.messages += [{"role": "assistant", "content": tokenizer.message(reply)}, observation]
-        rendered = tokenizer.prompt(self.messages)
-        pairs = zip(self.sample, rendered[:-1], strict=False)
-        kept = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self.sample), len(rendered) - 1))
-        self.sample = rendered
-        return kept, rendered[kept:]
+    messages: list[dict] | None = None  # the conversation so far, for history=template
+    past_budget: bool = False  # the turn has max_thinking_tokens, and goes on
 
 
 @dataclass
@@ -191,13 +173,12 @@ class _Games:
             if not ready:
                 ready += [self.reset(task) for task in islice(self.waiting, self.engine.free)]
             task, (env, opening) = self.waiting.popleft(), ready.popleft()
-            episode = Episode(task.env, task.seed, task.group, adapter_hash=self.adapter_hash)
-            game = _Game(task, env, episode, Conversation([], []))
+            game = _Game(task, env, Episode(task.env, task.seed, task.group, adapter_hash=self.adapter_hash))
             try:
                 with failures_of(task.env):
                     messages, game.episode.task = opening(), task_digest(env)
                 game.episode.append(write_prompt(self.tokenizer, messages))
-                game.talk = Conversation(list(messages), game.episode.ids_T[:])
+                game.messages = list(messages) if self.cfg.history == "template" else None
             except envs.EnvironmentFailed as error:
                 self.fail(game, error)
                 continue
@@ -222,29 +203,26 @@ class _Games:
         if turn.stop_reason == "failed":  # by a server that samples
             return self.continue_episode(turn.slot, turn.step)
         # The sampled log-probabilities are the old ones of the loss; the mask is 1 on these ids.
-        episode, at_limit = game.episode, self.cfg.max_thinking_tokens and not game.ends_thought
-        append = episode.extend_turn if game.ends_thought else episode.append_turn
-        append(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden)
-        game.talk.sample += turn.ids
+        game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden, goes_on=game.past_budget)
         self.turn_tokens += len(turn.ids)
-        game.ends_thought = bool(at_limit) and turn.stop_reason == "length"
-        if game.ends_thought:
+        at_budget = self.cfg.max_thinking_tokens > 0 and not game.past_budget and turn.stop_reason == "length"
+        game.past_budget = at_budget
+        if at_budget:
             return self.end_thought(game, turn)
-        last = episode.turns[-1]
-        reply = episode.ids_T[last.start : last.stop]
-        last.thoughts = self.tokenizer.thoughts(reply)
+        reply = game.episode.last_reply
+        game.episode.turns[-1].thoughts = self.tokenizer.thoughts(reply)
         if turn.stop_reason == "context":
             self.continue_episode(turn.slot, lambda: timed_out(UNSEEN, game.env))
         else:
             self.step_env(turn.slot, lambda: game.env.step(self.tokenizer.answer(reply)))
 
     def end_thought(self, game: _Game, turn: SampledTurn) -> None:
-        """Let a reply of max_thinking_tokens go on, behind the closing tag if it is still a thought."""
+        """Let a reply of max_thinking_tokens go on, behind the closing tag if it is still a thought. The tag was not
+        sampled: its mask is 0."""
         ids = self.tokenizer.end_of_thought if self.tokenizer.in_thought(turn.ids) else []
-        if len(game.talk.sample) + len(ids) >= self.cfg.max_len:
-            ids = []  # no room for an answer: the engine ends the turn
-        game.episode.force(ids)
-        game.talk.sample += ids
+        if len(game.episode.last_sample) + len(ids) >= self.cfg.max_len:
+            ids = []  # no room for an answer: max_len will end the thought
+        game.episode.append(ids)
         self.engine.feed(turn.slot, ids, self.cfg.max_new_tokens - self.cfg.max_thinking_tokens)
 
     def sampled(self) -> int:
@@ -278,13 +256,13 @@ class _Games:
                 self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
                 self.base.ask(slot, game.task.key, result.requests)
                 return
-            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg, game.env, game.talk)
+            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg, game.env, game.messages)
         except envs.EnvironmentFailed as error:
             self.engine.close(slot)
             self.fail(self.playing.pop(slot), error)
         else:
             if observation_ids:
-                if self.cfg.history == "template":
+                if game.episode.kept:
                     self.engine.rewind(slot, game.episode.kept[-1])
                 self.engine.feed(slot, observation_ids, self.cfg.max_thinking_tokens or None)
                 return
@@ -324,7 +302,7 @@ def add_step(
     tokenizer: Tokenizer,
     cfg: Config,
     env: envs.Environment,
-    talk: Conversation | None = None,
+    messages: list[dict] | None = None,
 ) -> list[int]:
     """Append the environment's step to the episode and set the last turn's reward.
 
@@ -336,27 +314,25 @@ def add_step(
         truncated, and a critic bootstraps             observation appended if there is room           -> []
         terminated, or truncated without a bootstrap   observation dropped                             -> []
 
-    With history=template the observation's ids follow `episode.kept[-1]` ids of the sample before. `talk`, which only
-    demonstrations lack, is continued.
+    messages: with history=template, the conversation before the last turn; the turn and the observation are appended.
+    The ids then follow `episode.kept[-1]` ids of the last sample.
 
     Raise EnvironmentFailed for an observation that the tokenizer or the chat template cannot write.
     """
     ids, over, algo = [], step.terminated or step.truncated, cfg.algorithm
     if not over or (not step.terminated and algo.critic and algo.bootstrap):
-        observation, before = {"role": "user", "content": step.observation}, len(episode.ids_T)
+        observation, kept = {"role": "user", "content": step.observation}, len(episode.ids_T)
         try:
-            if talk and cfg.history == "template":
-                last = episode.turns[-1]
-                before, ids = talk.render_after(episode.ids_T[last.start : last.stop], observation, tokenizer)
-            else:
+            if messages is None:
                 ids = tokenizer.follow_up(episode.ids_T[-1], [observation])
+            else:
+                messages += [{"role": "assistant", "content": tokenizer.message(episode.last_reply)}, observation]
+                kept, ids = difference(episode.last_sample, tokenizer.prompt(messages))
         except RefusedByModel as error:
             raise envs.EnvironmentFailed(f"its observation cannot be written: {error}") from None
-        ids = ids if before + len(ids) < cfg.max_len else []
-        if ids and cfg.history == "template":
-            episode.kept.append(before)
-        elif talk and ids:
-            talk.sample += ids
+        ids = ids if kept + len(ids) < cfg.max_len else []
+        if ids and messages is not None:
+            episode.kept.append(kept)
     if not (over or ids):
         episode.turns[-1].stop_reason = "context"
         step = timed_out(step, env)
@@ -368,6 +344,13 @@ def add_step(
         episode.outcome, episode.success = step.info["outcome"], step.info["success"]
         episode.metrics = step.info.get("metrics", {})
     return [] if over else ids
+
+
+def difference(before: list[int], after: list[int]) -> tuple[int, list[int]]:
+    """Return (kept, ids): the first `kept` ids of `before`, then ids, are `after`. At least its last id is in ids."""
+    pairs = enumerate(zip(before, after[:-1], strict=False))
+    kept = next((i for i, (a, b) in pairs if a != b), min(len(before), len(after) - 1))
+    return kept, after[kept:]
 
 
 def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:

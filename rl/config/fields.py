@@ -99,9 +99,7 @@ class Sampling:
     max_new_tokens: Positive[int] = 256  # most sampled tokens per turn
     max_len: Positive[int] = 4096  # most tokens per episode, or with history=template per turn with its history
     history: Literal["append", "template"] = "append"  # earlier replies are read as sampled | as the template renders
-    max_thinking_tokens: NotNegative[int] = (
-        0  # after so many a thought is closed by force, which is not learned; 0: never
-    )
+    max_thinking_tokens: NotNegative[int] = 0  # of a turn, then its thought is closed by force; 0: no bound
     max_turns: NotNegative[int] = 0  # most agent turns per episode, saved as each environment's; 0: keep its own limit
     sandbox: Literal["own", "isolated", "unsafe"] = "own"  # of every environment; own: as abd.sandbox and others say
     rollout_batch_size: Positive[int] = 64  # episodes sampled at once

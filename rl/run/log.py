@@ -31,10 +31,9 @@ def env_metrics(episodes: list[Episode]) -> dict[str, float]:
     return {f"env/{name}": fmean(e.metrics[name] for e in episodes if name in e.metrics) for name in names}
 
 
-def thought_stats(episodes: list[Episode]) -> dict:
+def thought_stats(episodes: list[Episode]) -> dict[str, int]:
     """Return the number of sampled tokens that are thoughts, if there are any."""
-    turns = [(e.action_mask_T, turn) for e in episodes for turn in e.turns]
-    thoughts = sum(sum(mask_T[turn.start : turn.start + turn.thoughts]) for mask_T, turn in turns)
+    thoughts = sum(episode.thought_tokens for episode in episodes)
     return {"thought_tokens": thoughts} if thoughts else {}
 
 

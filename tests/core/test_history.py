@@ -17,7 +17,7 @@ from models.weights import TINY
 from rl import grpo
 from rl.batch import forward, make_batch, micro_batches, policy_logprobs, select
 from rl.config.words import parse
-from rl.rollout import Conversation, rollout
+from rl.rollout import difference, rollout
 from rl.run import replay
 from rl.run.files import plain
 from rl.run.log import rollout_stats
@@ -31,15 +31,9 @@ THINKS = (
     "{{ m.content.split('</think>')[-1].strip() if m.role == 'assistant' else m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
 )
-WORDS = [
-    "algo=grpo",
-    "grpo.group_size=3",
-    "episodes=6",
-    "textcraft.max_turns=3",
-    "textcraft.prompt=short",
-    "max_new_tokens=14",
-]
-WORDS += ["history=template", "max_thinking_tokens=5", "reward.rule=shaped"]
+WORDS = ["algo=grpo", "grpo.group_size=3", "episodes=6", "textcraft.max_turns=3", "textcraft.prompt=short"]
+WORDS += ["max_new_tokens=14", "reward.rule=shaped"]
+THOUGHTFUL = [*WORDS, "history=template", "max_thinking_tokens=3"]
 
 
 def written(messages: list[dict]) -> list[int]:
@@ -74,7 +68,7 @@ def played(tmp_path_factory):
     folder = tmp_path_factory.mktemp("thinks") / "model"
     shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__", "model.safetensors"))
     (folder / "chat_template.jinja").write_text(THINKS)
-    model, tokenizer, cfg = load_model("tiny").eval(), Tokenizer(folder, rewrites=True), parse(WORDS)
+    model, tokenizer, cfg = load_model("tiny").eval(), Tokenizer(folder, rewrites=True), parse(THOUGHTFUL)
     tasks = make_tasks(cfg, 0, 2, 3, "train", 0)
     return model, tokenizer, cfg, tasks, rollout(model, tokenizer, tasks, cfg, 1.0, tqdm(disable=True))
 
@@ -90,17 +84,20 @@ def test_each_turn_reads_what_the_template_renders(played):
         assert found == [context + reply for context, reply, _ in naive_samples(tokenizer, task, e, cfg)]
 
 
-def test_logprobs_and_gradient_match_the_samples_one_by_one(played):
-    """Old log-probabilities are those of sampling, and each sample has the advantage of its episode."""
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "turn"])
+def test_logprobs_and_gradient_match_the_samples_one_by_one(played, aggregation):
+    """Old log-probabilities are those of sampling, and each sample has the advantage of its episode. The mean of
+    aggregation=sequence runs over the tokens of all samples of an episode, then over episodes."""
     model, tokenizer, cfg, tasks, episodes = played
+    settings = replace(cfg.grpo, aggregation=aggregation)
     scores = torch.arange(6.0)  # so that no two advantages are equal
     for e, score in zip(episodes, scores.tolist(), strict=True):
         e.turns[-1].reward += score - e.score
-    batch = grpo.advantages(make_batch(episodes), cfg.grpo)
+    batch = grpo.advantages(make_batch(episodes), settings)
     with torch.enable_grad():
         weight = model.lm_head.weight.requires_grad_()
         new = forward(batch, model, 1.0)
-        (gradient,) = torch.autograd.grad(grpo.loss(new, cfg.grpo)[0], weight)
+        (gradient,) = torch.autograd.grad(grpo.loss(new, settings)[0], weight)
         naive, total = [], 0.0
         for number, (task, e) in enumerate(zip(tasks, episodes, strict=True)):
             advantage = scores[number] - scores[number // 3 * 3 :][:3].mean()
@@ -108,8 +105,14 @@ def test_logprobs_and_gradient_match_the_samples_one_by_one(played):
                 hidden = model(torch.tensor([context + reply]))[0, len(context) - 1 : -1]
                 logprobs, _ = token_logprobs(hidden, weight, torch.tensor(reply))
                 naive.append(logprobs[torch.tensor(mask) == 1])
-                total = total - (advantage * (naive[-1] - naive[-1].detach()).exp()).sum()
-        (naive_gradient,) = torch.autograd.grad(total / batch.total_tokens, weight)
+                turns = sum(len(other.turns) for other in episodes)
+                mean_over = {
+                    "token": batch.total_tokens,
+                    "sequence": sum(e.action_mask_T) * 6,
+                    "turn": sum(mask) * turns,
+                }[aggregation]
+                total = total - advantage * (naive[-1] - naive[-1].detach()).exp().sum() / mean_over
+        (naive_gradient,) = torch.autograd.grad(total, weight)
         weight.requires_grad_(False)
     assert torch.equal(new.logprobs_N.detach(), batch.old_logprobs_N)
     torch.testing.assert_close(torch.cat(naive).detach(), batch.old_logprobs_N, atol=2e-5, rtol=1e-5)
@@ -147,10 +150,10 @@ def test_the_closing_tag_is_forced_and_not_learned(played):
             assert sum(mask) <= cfg.max_new_tokens and sum(mask[: turn.thoughts]) <= cfg.max_thinking_tokens
             if 0 in mask:
                 forced += 1
-                assert mask[:5] == [1] * 5
+                assert mask[:3] == [1] * 3
                 assert [i for i, m in zip(reply, mask, strict=True) if not m] == tokenizer.end_of_thought
                 assert tokenizer.decode(reply[: turn.thoughts]).endswith("</think>")
-    assert forced >= 6
+    assert forced >= 10
     thoughts = sum(sum(e.action_mask_T[t.start : t.start + t.thoughts]) for e in episodes for t in e.turns)
     stats = rollout_stats(episodes)
     assert stats["thought_tokens"] == thoughts > 0
@@ -169,7 +172,7 @@ def test_saved_episodes_are_read_back(played):
 
 def test_an_appended_history_saves_what_it_did(played):
     model = played[0]
-    cfg = parse(WORDS[:6])
+    cfg = parse(WORDS)
     tasks = make_tasks(cfg, 0, 1, 3, "train", 0)
     for e in rollout(model, Tokenizer(TINY), tasks, cfg, 1.0, tqdm(disable=True)):
         assert e.samples == [(0, 0, len(e.ids_T))]
@@ -184,12 +187,13 @@ def test_a_rewound_slot_samples_as_a_new_one():
     (first,) = engine.run(8, 1.0, frozenset())
     assert len(first.ids) == 3
     child = engine.open((2, 2), parent=slot)  # it waits for keys that the rewound slot is about to lose
+    engine.feed(child, [], limit=3)
     engine.rewind(slot, 25)
     engine.feed(slot, ids[5:15])
     turns = {turn.slot: turn for turn in engine.run(8, 1.0, frozenset())}
     alone = Engine(model, 1, 128)
     other = alone.open((2, 2))
-    alone.feed(other, ids + first.ids, limit=3)  # an opened slot has the limit of its parent
+    alone.feed(other, ids + first.ids, limit=3)
     alone._slots[other].turn = 0  # the streams of the child's turn
     (child_alone,) = alone.run(8, 1.0, frozenset())
     assert (turns[child].ids, turns[child].logprobs) == (child_alone.ids, child_alone.logprobs)
@@ -229,12 +233,12 @@ def test_qwen3_reads_its_history_without_thoughts(tmp_path):
     ):
         (tmp_path / "chat_template.jinja").write_text(source)
         tokenizer = Tokenizer(tmp_path, rewrites=True)
-        talk = Conversation([{"role": "user", "content": "2 + 2?"}], [])
-        talk.sample = tokenizer.prompt(talk.messages)
-        prompt, reply = len(talk.sample), tokenizer.encode("<think>\nTwo") + tokenizer.end_of_thought
-        reply += tokenizer.encode("4<|im_end|>")
-        talk.sample += reply
-        kept, new = talk.render_after(reply, {"role": "user", "content": "3 + 3?"}, tokenizer)
-        ids[name] = tokenizer.show(talk.sample)
-        assert kept <= prompt and talk.sample[kept:] == new and "Two" not in ids[name]
+        talk = [{"role": "user", "content": "2 + 2?"}]
+        prompt = tokenizer.prompt(talk)
+        reply = tokenizer.encode("<think>\nTwo") + tokenizer.end_of_thought + tokenizer.encode("4<|im_end|>")
+        talk += [{"role": "assistant", "content": tokenizer.message(reply)}, {"role": "user", "content": "3 + 3?"}]
+        after = tokenizer.prompt(talk)
+        kept, new = difference(prompt + reply, after)
+        ids[name] = tokenizer.show(after)
+        assert 0 < kept <= len(prompt) and prompt[:kept] + new == after and "Two" not in ids[name]
     assert ids["variant"].replace(":\n", "\n") == ids["published"]
