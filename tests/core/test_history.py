@@ -33,7 +33,7 @@ THINKS = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
 )
 WORDS = ["algo=grpo", "grpo.group_size=3", "episodes=6", "textcraft.max_turns=3", "textcraft.prompt=short"]
-WORDS += ["max_new_tokens=14", "reward.rule=shaped"]
+WORDS += ["max_new_tokens=9", "reward.rule=shaped"]
 THOUGHTFUL = [*WORDS, "history=template", "max_thinking_tokens=3"]
 
 
@@ -141,21 +141,33 @@ def test_common_prefixes_are_computed_once(played):
 
 def test_the_closing_tag_is_forced_and_not_learned(played):
     _, tokenizer, cfg, _, episodes = played
-    forced = 0
+    forced = cut = 0
     for e in episodes:
         for turn in e.turns:
             mask, reply = e.action_mask_T[turn.start : turn.stop], e.ids_T[turn.start : turn.stop]
             assert sum(mask) <= cfg.max_new_tokens and sum(mask[: turn.thoughts]) <= cfg.max_thinking_tokens
+            assert turn.stop_reason != "length" or sum(mask) == cfg.max_new_tokens
+            cut += turn.stop_reason == "length"
             if 0 in mask:
                 forced += 1
                 assert mask[:3] == [1] * 3
                 assert [i for i, m in zip(reply, mask, strict=True) if not m] == tokenizer.end_of_thought
                 assert tokenizer.decode(reply[: turn.thoughts]).endswith("</think>")
-    assert forced >= 10
+    assert forced >= 10 and cut >= 2
     thoughts = sum(sum(e.action_mask_T[t.start : t.start + t.thoughts]) for e in episodes for t in e.turns)
     stats = rollout_stats(episodes)
     assert stats["thought_tokens"] == thoughts > 0
     assert stats["sampled_tokens"] == sum(sum(e.action_mask_T) for e in episodes) > thoughts
+
+
+@pytest.mark.parametrize("room", [2, 5, 12, 18, 24])
+def test_samples_are_never_longer_than_max_len(played, room):
+    """room: ids behind the longest prompt. The closing tag is not forced where it leaves none for an answer."""
+    model, tokenizer, cfg, tasks, episodes = played
+    most = max(e.turns[0].start for e in episodes) + room
+    for e in rollout(model, tokenizer, tasks, replace(cfg, max_len=most), 1.0, tqdm(disable=True)):
+        assert all(kept + stop - start <= most for kept, start, stop in e.samples)
+        assert not e.infrastructure_failed and e.turns[-1].stop == len(e.ids_T)
 
 
 def test_a_critic_reads_the_states_before_the_sampled_tokens(played):
