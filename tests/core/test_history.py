@@ -181,6 +181,19 @@ def test_a_critic_reads_the_states_before_the_sampled_tokens(played):
     assert torch.equal(kept.old_values_N, computed.old_values_N) and kept.old_values_N.std() > 0
 
 
+def test_a_critic_bootstraps_from_the_history_as_rendered(played):
+    """An episode that the turn limit ends has the value of the state that the template renders next."""
+    model, tokenizer, _, tasks, _ = played
+    cfg = parse([*THOUGHTFUL[5:], "algo=ppo", "ppo.bootstrap=true", "textcraft.max_turns=2", "textcraft.prompt=short"])
+    episodes = rollout(model, tokenizer, tasks[:3], cfg, 1.0, tqdm(disable=True))
+    critic = torch.nn.Sequential(torch.nn.Linear(192, 1), torch.nn.Flatten(0))
+    found = add_values(make_batch(episodes), model, critic, 10**6).last_values_B
+    with torch.no_grad():
+        last = [critic(model(torch.tensor([e.last_sample]))[0, -1:])[0] for e in episodes]
+    assert all(len(e.kept) == len(e.turns) == 2 and e.truncated for e in episodes)
+    torch.testing.assert_close(found, torch.stack(last), atol=1e-5, rtol=1e-5)
+
+
 def test_the_report_tells_thoughts_and_forced_tags_apart(played):
     _, tokenizer, _, _, episodes = played
     advantages = [[float(n) for n in range(sum(e.action_mask_T))] for e in episodes]
