@@ -113,6 +113,8 @@ def check(keys: Keys, words: list[str]) -> None:
         raise ArgumentError(f"top_p={keys.top_p}: a probability, at most 1")
     if keys.server and (keys.top_k or keys.top_p < 1):
         raise ArgumentError("top_k= and top_p= do nothing with server=: the server samples")
+    if keys.server and any(word.startswith("max_thinking_tokens=") for word in words):
+        raise ArgumentError("max_thinking_tokens= does nothing with server=: the server ends a thought or does not")
     if keys.ks and max(keys.ks) > keys.samples:
         raise ArgumentError(f"k={keys.k} needs samples={max(keys.ks)} or more; samples={keys.samples}")
     if keys.mode != "evaluate" and (keys.server or "," in keys.adapter or keys.adapter == "base" or not keys.out):
@@ -138,7 +140,7 @@ def check(keys: Keys, words: list[str]) -> None:
 def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callable]]:
     """Yield each name with the function that evaluates it in this process. Before the next one is loaded its memory is
     freed, if the function is no longer referenced."""
-    tokenizer = load_tokenizer(cfg.model, cfg.thinking)
+    tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
     keep_memory()
     for name in names:
         with phase("load"):
@@ -189,7 +191,7 @@ def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
             if keys.save_episodes:
                 transcripts.save(Path(keys.save_episodes), policy, temperature, episodes)
             if keys.show:
-                tokenizer = load_tokenizer(cfg.model, cfg.thinking)
+                tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
                 print(*(transcripts.transcript(e, tokenizer) for e in episodes[: keys.show]), sep="\n\n", flush=True)
         del play  # with its model
     comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))

@@ -12,7 +12,7 @@ from rl.ranks.pace import Pace
 from rl.records import Episode
 from rl.report.progress import progress_bar
 from rl.rollout import rollouts
-from rl.run.log import env_metrics
+from rl.run.log import env_metrics, thought_stats
 from rl.stats import jeffreys, rate_interval
 from rl.tasks import Task, make_env, make_tasks, mixture
 
@@ -98,6 +98,7 @@ def summary(episodes: list[Episode]) -> dict:
         "outcomes": dict(Counter(e.outcome for e in episodes)),
         "turns_mean": fmean(len(e.turns) for e in episodes),
         "sampled_tokens": sum(sum(e.action_mask_T) for e in episodes),
+        **thought_stats(episodes),
         **env_metrics(episodes),
     }
 

@@ -44,7 +44,8 @@ class Teacher:
         algo, read = cfg.algorithm, batch
         if algo.privileged:
             read = replace(batch, episodes=with_solutions(batch.episodes, self.tokenizer, cfg))
-        most, longest = self.model.config.max_position_embeddings, max(len(e.ids_T) for e in read.episodes)
+        most = self.model.config.max_position_embeddings
+        longest = max(kept + stop - start for e in read.episodes for kept, start, stop in e.samples)
         if longest > most:
             raise Refusal(f"{cfg.algo}: the teacher reads {most} tokens at most, and an episode has {longest}")
         with lora.use_adapter(self.model, self.adapter):

@@ -71,9 +71,11 @@ class NoFormat:
     reply = follow_up = render
 
 
-def choose_format(folder: Path, mark: Marks, thinking: bool) -> Format:
+def choose_format(folder: Path, mark: Marks, thinking: bool, rewrites: bool = False) -> Format:
     """Return the format of a checkpoint: as its chat template writes, or without a template as its control tokens say.
     If neither gives a format, return NoFormat with the reason in one line.
+
+    rewrites: accept a template that rewrites earlier replies, for a caller that renders whole conversations.
     """
     try:
         template = read_template(folder)
@@ -83,7 +85,7 @@ def choose_format(folder: Path, mark: Marks, thinking: bool) -> Format:
                 f"{folder}: chat_template.jinja is read, not the other template in tokenizer_config.json",
                 file=sys.stderr,
             )
-        return _choose(template, folder, mark, thinking)
+        return _choose(template, folder, mark, thinking, rewrites)
     except ValueError as error:
         return NoFormat(f"{folder}: {error}")
 
@@ -107,7 +109,7 @@ def read_template(folder: Path) -> object:
     return read_object(folder / "tokenizer_config.json").get("chat_template") or None
 
 
-def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
+def _choose(template: object, folder: Path, mark: Marks, thinking: bool, rewrites: bool) -> Format:
     if template in (None, CHATML_TEMPLATE) and {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
         return ChatML(mark)
     formats, source = hand_written(mark, thinking), default_template(template)
@@ -119,7 +121,7 @@ def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Form
     for written in formats:
         if agree(mark, written, run, variables):
             return written
-    return Template(run, mark, variables, folder)
+    return Template(run, mark, variables, folder, rewrites)
 
 
 def hand_written(mark: Marks, thinking: bool) -> list[Format]:
@@ -188,12 +190,12 @@ class Template:
     variables: the template's variables beside the conversation: bos_token and the like, enable_thinking.
     folder: the checkpoint's, which errors name once the format is chosen.
     Raise ValueError with one line for a template that cannot be run, ends a reply with no control token, numbers its
-    messages, rewrites earlier ones, or leaves out the text of a message. If it fails only with a system message, only
-    such conversations are refused.
+    messages, rewrites earlier ones (unless `rewrites` allows it), or leaves out the text of a message. If it fails only
+    with a system message, only such conversations are refused.
     """
 
-    def __init__(self, run: Compiled, mark: Marks, variables: dict[str, object], folder: Path):
-        self.folder = folder
+    def __init__(self, run: Compiled, mark: Marks, variables: dict[str, object], folder: Path, rewrites: bool = False):
+        self.folder, self._rewrites = folder, rewrites
         self.mark, self._run, self._variables, self._disguise = mark, run, variables, Disguise(mark)
         user, assistant = {"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}
         self._asked, self._answered = [user], [user, assistant]
@@ -279,6 +281,9 @@ class Template:
         """Raise ValueError if the template rewrites earlier messages, thoughts included, or numbers its messages."""
         thoughtful = {"role": "assistant", "content": f"{THINK}\nBgxd.\n{ANSWER}\n\n{SAID}"}
         talk = [*first, *self._asked, thoughtful, *self._asked, thoughtful, *self._asked]
+        if self._rewrites:
+            self._render(talk)
+            return
         rendered = [self._render(talk[:n], False, whole=False) for n in range(len(first) + 1, len(talk) + 1)]
         added = [_appended(self.mark, *pair) for pair in pairwise(rendered)]
         if added[1] != added[3]:

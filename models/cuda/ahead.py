@@ -73,7 +73,7 @@ class Ahead:
 
     def _left(self, i: int) -> int:
         slot = self.slots[i]
-        return min(max(self.settings[0] - len(slot.sampling.ids), 1), self.max_len - slot.length - 1)
+        return min(max((slot.limit or self.settings[0]) - len(slot.sampling.ids), 1), self.max_len - slot.length - 1)
 
     def _enqueue(self, left: dict[int, int], version: Hashable, temperature: float) -> tuple:
         rows = {i: self.slots[i].sampling for i in left}

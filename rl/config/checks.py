@@ -60,6 +60,12 @@ def check(cfg: Config) -> None:
         raise ArgumentError(f"reward.progress plays an expert without a model, and {env}.{key}=model asks one")
     if 0 < cfg.temperature < 1e-4:
         raise ArgumentError(f"temperature={cfg.temperature} is too small to divide by; temperature=0 plays greedily")
+    if cfg.max_thinking_tokens:
+        if cfg.max_thinking_tokens >= cfg.max_new_tokens:
+            most = f"max_new_tokens={cfg.max_new_tokens}, which bounds thoughts and answer together"
+            raise ArgumentError(f"max_thinking_tokens={cfg.max_thinking_tokens} must be below {most}")
+        if not cfg.thinking:
+            raise ArgumentError(f"max_thinking_tokens={cfg.max_thinking_tokens} has no effect beside thinking=false")
     if cfg.lora.r > MOST_RANK:
         raise ArgumentError(f"lora.r={cfg.lora.r} must be at most {MOST_RANK}")
     if not 0 <= cfg.lora.dropout < 1:
@@ -121,6 +127,8 @@ def check_training(cfg: Config) -> None:
         check_ahead(cfg)
     if cfg.dtype == "float16":
         raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
+    if cfg.history == "template":
+        check_history(cfg)
     if cfg.optimizer == "muon":
         check_muon(cfg)
     if cfg.optimizer == "adamw8bit" and cfg.shard != "ddp":
@@ -166,6 +174,21 @@ def check_source(cfg: Config) -> None:
     if cfg.algorithm.source != "rollouts" and not cfg.data and "http" in mixture(cfg.env):
         none = f"algo={cfg.algo} imitates an expert, and env=http has none"
         raise ArgumentError(f"{none}; env={cfg.environments['http'].kind} has one, and data= takes a file")
+
+
+def check_history(cfg: Config) -> None:
+    """Raise ArgumentError for an algorithm that takes what lies between two replies for the observation alone."""
+    algo, why = cfg.algorithm, ""
+    if algo.source != "rollouts":
+        why = f"algo={cfg.algo} samples no turn"
+    elif hasattr(algo, "anchor"):
+        why = f"algo={cfg.algo} compares observations, and the template writes the reply again before each"
+    elif getattr(algo, "echo_coef", 0):
+        why = f"{cfg.algo}.echo_coef learns observations, and the template writes the reply again before each"
+    elif getattr(algo, "privileged", False):
+        why = f"{cfg.algo}.privileged puts a solution into the prompt, which the samples have in common"
+    if why:
+        raise ArgumentError(f"history=template trains a sample for each turn, but {why}; take history=append")
 
 
 def check_teacher(cfg: Config) -> None:

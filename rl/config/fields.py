@@ -97,7 +97,9 @@ class Sampling:
 
     temperature: NotNegative[float] = 1.0  # of sampling, and of what rl trains; demonstrations are fitted at 1
     max_new_tokens: Positive[int] = 256  # most sampled tokens per turn
-    max_len: Positive[int] = 4096  # most tokens per episode
+    max_len: Positive[int] = 4096  # most tokens per episode, or with history=template per turn with its history
+    history: Literal["append", "template"] = "append"  # earlier replies are read as sampled | as the template renders
+    max_thinking_tokens: NotNegative[int] = 0  # of a turn, then its thought is closed by force; 0: no bound
     max_turns: NotNegative[int] = 0  # most agent turns per episode, saved as each environment's; 0: keep its own limit
     sandbox: Literal["own", "isolated", "unsafe"] = "own"  # of every environment; own: as abd.sandbox and others say
     rollout_batch_size: Positive[int] = 64  # episodes sampled at once
@@ -280,6 +282,7 @@ EVERYDAY |= {"quant", "device", "ranks", "lora.r", "reward.rule"}
 # The keys of a run that eval.py reads as well.
 READ_BY_EVAL = {"env", "system_prompt", "order", "model", "thinking", "recipe"}
 READ_BY_EVAL |= {"temperature", "max_new_tokens", "max_len", "max_turns", "sandbox", "rollout_batch_size"}
+READ_BY_EVAL |= {"history", "max_thinking_tokens"}
 READ_BY_EVAL |= {"dtype", "quant", "device", "exact", "threads", "products", "ranks", "shard"}
 
 

@@ -22,6 +22,8 @@ from rl.tasks import make_env, mixture
 SAVED = "training_config.json"  # beside an adapter: the config.json of its run
 # keys that decide what is played, beside reward.* and ENV.*
 PLAYED = ("env", "system_prompt", "thinking", "temperature", "max_new_tokens", "max_len", "order")
+PLAYED += ("history", "max_thinking_tokens")
+IF_SET = {"system_prompt": "", "history": "append", "max_thinking_tokens": 0}  # shown unless they have these values
 TRUNCATION = {"top_k": 0, "top_p": 1.0}  # keys of eval.py that change what is played, and their defaults
 EXAMPLE_OF_SPLITS = "env=planner planner.data=gsm8k planner.splits=own"  # an environment whose tasks n=0 counts
 
@@ -118,7 +120,7 @@ def what_is_played(cfg: Config, truncation: dict[str, float] | None = None) -> d
     """Return the keys of a configuration that decide what is played and how it is scored, with eval.py's TRUNCATION."""
     played = {name: group for name, group in cfg.environments.items() if name in mixture(cfg.env)}
     options = flatten({name: vars(group) for name, group in [("reward", cfg.reward), *played.items()]})
-    shown = {key: getattr(cfg, key) for key in PLAYED if key != "system_prompt" or cfg.system_prompt}
+    shown = {key: getattr(cfg, key) for key in PLAYED if key not in IF_SET or getattr(cfg, key) != IF_SET[key]}
     return shown | (truncation or {}) | options
 
 

@@ -51,7 +51,7 @@ def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, p
     if not (reason := _reason_against(prompts, adapter_settings.settings_of(adapter))):
         words = adapter_settings.with_settings([f"model={base}"], [str(adapter)])
         cfg = resolve(arguments.split(words))
-        env, tokenizer = cfg.env, load_tokenizer(base, cfg.thinking)
+        env, tokenizer = cfg.env, load_tokenizer(base, cfg.thinking, cfg.history == "template")
         for task in make_tasks(cfg, 0, prompts, 1, SPLIT, EVAL_STREAM, cfg.order):
             prompt, reply = _prompt_and_reply(tokenizer, cfg, task)
             rows.append(prompt + reply)

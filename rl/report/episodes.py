@@ -67,7 +67,7 @@ def learned_before(lines: list[str], episodes: list[Episode]) -> dict[int, Learn
 
 def _shown_before(saved: dict[str, Any], tokens: int) -> Learned:
     """Return what a saved entry knows of an episode with that many sampled tokens."""
-    values = _spread([(stop - start, value) for start, stop, _, value, _ in saved["turns"]], tokens)
+    values = _spread([(t[1] - t[0] - sum(t[6:7]), t[3]) for t in saved["turns"]], tokens)
     return Learned(
         saved["adv"] and _spread(saved["adv"], tokens),
         None if None in values else values,
@@ -158,8 +158,11 @@ def _tokens(tokenizer: Tokenizer, episodes: list[tuple[Episode, Learned]]) -> di
         turns, at = [], 0
         for turn in e.turns:
             value = _short(known.values[at]) if known.values and at < len(known.values) else None
-            turns.append([turn.start, turn.stop, _short(turn.reward), value, turn.stop_reason])
-            at += turn.stop - turn.start
+            mask = e.action_mask_T[turn.start : turn.stop]
+            # Thoughts, and the closing tag that was forced: how many ids, and from which of the turn on.
+            thoughts = [turn.thoughts, mask.count(0), (mask + [0]).index(0)] if turn.thoughts else []
+            turns.append([turn.start, turn.stop, _short(turn.reward), value, turn.stop_reason, *thoughts])
+            at += sum(mask)
         logprobs = [-x for x, sampled in zip(e.logprobs_T, e.action_mask_T, strict=True) if sampled]
         largest = max([largest, *map(abs, known.advantages or [])])
         shown.append(
@@ -167,6 +170,7 @@ def _tokens(tokenizer: Tokenizer, episodes: list[tuple[Episode, Learned]]) -> di
                 "ids": _base64(np.asarray(indices, "<u2")),
                 "like": [like[0], start],
                 "turns": turns,
+                **({"rendered": 1} if e.kept else {}),
                 "lp": _base64(squeezed(logprobs)),
                 "ent": known.entropies and _base64(squeezed(known.entropies)),
                 "adv": known.advantages and _repeated(known.advantages),

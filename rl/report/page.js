@@ -388,7 +388,7 @@
     ["loss", "Loss", ""], ["policy_loss", "Policy loss", ""], ["value_loss", "Value loss", "half the critic's squared error"],
     ["grad_norm", "Gradient norm", "before it is clipped"], ["lr", "Learning rate", ""], ["kl_coef", "KL coefficient", ""],
     ["perplexity", "Perplexity", "of held-out demonstrations"],
-    ["turns_mean", "Turns per episode", ""], ["cut_by_length", "Turns cut by length", ""],
+    ["turns_mean", "Turns per episode", ""], ["thought_tokens", "Tokens of thoughts", ""], ["cut_by_length", "Turns cut by length", ""],
     ["invalid_actions", "Actions not understood", "share of turns"],
     ["left_out", "Episodes left out", ""], ["skipped_steps", "Steps skipped", ""],
     ["remote_gap", "Gap to the server", "largest, in nats"], ["remote_weight_mean", "Importance weight", "mean"],
@@ -505,7 +505,7 @@
     if (!part || episode.shown < 0) return null;
     const found = part.shown[episode.shown];
     const advantages = found.adv ? found.adv.flatMap(([n, a]) => new Array(n).fill(a)) : null;
-    return { texts: textsOf(part, found), turns: found.turns, logprobs: bytes(found.lp), entropies: found.ent ? bytes(found.ent) : null, advantages, largest: part.largest };
+    return { texts: textsOf(part, found), turns: found.turns, rendered: found.rendered, logprobs: bytes(found.lp), entropies: found.ent ? bytes(found.ent) : null, advantages, largest: part.largest };
   }
 
   function viewer() {
@@ -590,17 +590,20 @@
       const context = (stop) => {
         if (stop <= at) return;
         const text = el("p", { class: "text read" }, data.texts.slice(at, stop).join(""));
-        body.append(stop - at > 220 ? el("details", at ? { open: "" } : {}, el("summary", {}, `${at ? "observation" : "prompt"}, ${whole(stop - at)} tokens`), text) : text);
+        body.append(stop - at > 220 ? el("details", at ? { open: "" } : {}, el("summary", {}, `${at ? (data.rendered ? "history, rendered again, and observation" : "observation") : "prompt"}, ${whole(stop - at)} tokens`), text) : text);
       };
       const idle = { logprob: "The stronger the colour, the less likely the sampled token was.", advantage: "Blue: above 0, the update makes the token more likely. Red: below 0, less likely.", entropy: "The stronger the colour, the more undecided the policy was.", none: "What the agent wrote is in boxes; the rest it read." }[mode];
       readout.textContent = idle;
-      for (const [start, stop, reward, value, reason] of data.turns) {
+      for (const [start, stop, reward, value, reason, thoughts = 0, forced = 0, from = 0] of data.turns) {
         context(start);
         const spans = [];
         const first = n;
-        for (let t = start; t < stop; t += 1, n += 1) {
+        for (let t = start; t < stop; t += 1) {
           const text = data.texts[t], at = n;
           const span = el("span", text.includes("\n") ? { class: "newline" } : {}, text);
+          spans.push(span);
+          if (t >= start + from && t < start + from + forced) { span.title = "forced: not sampled, and not learned"; continue; }
+          n += 1;
           const lp = nats(data.logprobs[at]), entropy = data.entropies ? nats(data.entropies[at]) : null, advantage = data.advantages?.[at];
           if (mode === "logprob") span.style.backgroundColor = `rgba(var(--surprise), ${Math.min(0.75, lp / 5).toFixed(3)})`;
           if (mode === "entropy") span.style.backgroundColor = `rgba(var(--doubt), ${Math.min(0.75, entropy / 3).toFixed(3)})`;
@@ -612,12 +615,12 @@
           };
           span.addEventListener("pointerenter", tell);
           span.addEventListener("click", tell);
-          spans.push(span);
         }
         const advantage = data.advantages?.[first];
         body.append(el("div", { class: "turn" },
-          el("div", {}, el("b", {}, `turn ${data.turns.findIndex((turn) => turn[0] === start) + 1}`), `reward ${number(reward)}`, known(value) ? el("span", {}, `value ${number(value)}`) : null, known(advantage) ? el("span", {}, `advantage ${number(advantage)}`) : null, el("span", {}, `${stop - start} tokens`), reason === "stop" ? null : el("span", {}, `cut: ${reason}`)),
-          el("p", { class: "text" }, spans)));
+          el("div", {}, el("b", {}, `turn ${data.turns.findIndex((turn) => turn[0] === start) + 1}`), `reward ${number(reward)}`, known(value) ? el("span", {}, `value ${number(value)}`) : null, known(advantage) ? el("span", {}, `advantage ${number(advantage)}`) : null, el("span", {}, `${stop - start - forced} tokens`), reason === "stop" ? null : el("span", {}, `cut: ${reason}`)),
+          thoughts ? el("details", {}, el("summary", {}, `thoughts, ${whole(thoughts)} tokens`), el("p", { class: "text" }, spans.slice(0, thoughts))) : null,
+          el("p", { class: "text" }, spans.slice(thoughts))));
         at = stop;
       }
       context(data.texts.length);

@@ -31,12 +31,19 @@ def env_metrics(episodes: list[Episode]) -> dict[str, float]:
     return {f"env/{name}": fmean(e.metrics[name] for e in episodes if name in e.metrics) for name in names}
 
 
+def thought_stats(episodes: list[Episode]) -> dict[str, int]:
+    """Return the number of sampled tokens that are thoughts, if there are any."""
+    thoughts = sum(episode.thought_tokens for episode in episodes)
+    return {"thought_tokens": thoughts} if thoughts else {}
+
+
 def token_stats(episodes: list[Episode]) -> dict:
     """Return the metrics that demonstrations from a file have as well."""
     return {
         "episodes": len(episodes),
         "turns_mean": fmean(len(episode.turns) for episode in episodes),
         "sampled_tokens": sum(sum(episode.action_mask_T) for episode in episodes),
+        **thought_stats(episodes),
         "total_tokens": sum(len(episode.ids_T) for episode in episodes),
         # replies cut by max_new_tokens or max_len, and replies whose observation did not fit
         "cut_by_length": sum(turn.stop_reason != "stop" for episode in episodes for turn in episode.turns),

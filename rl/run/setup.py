@@ -54,7 +54,7 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
     """
     run = Run(folder)
     with run.phase("load"):
-        tokenizer = load_tokenizer(cfg.model, cfg.thinking)
+        tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
         tokenizer.prompt([{"role": "user", "content": "?"}])  # an unknown chat format fails before a folder is made
         checkpoint = resume.newest_checkpoint(Path(cfg.resume)) if cfg.resume else None
         print(f"settings: {describe_sources(cfg)}", flush=True)

@@ -78,6 +78,14 @@ def test_episodes_and_updates_are_those_of_sampling_in_process(local, server, tm
     assert len(server.sampler.adapters) == 1 and len(list((tmp_path / "run/sampler").iterdir())) == 1
 
 
+def test_replies_in_two_parts_and_histories_are_those_of_sampling_in_process(server, tmp_path):
+    words = ["history=template", "max_thinking_tokens=4", "epochs=1", "eval_episodes=0"]
+    run(tmp_path / "local", *words)
+    run(tmp_path / "run", server.words, *words)
+    episodes = (tmp_path / "local/episodes.jsonl").read_bytes()
+    assert (tmp_path / "run/episodes.jsonl").read_bytes() == episodes and b'"kept"' in episodes
+
+
 def no_answer(_said):
     raise RuntimeError("the test's server fails")
 
