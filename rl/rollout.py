@@ -36,6 +36,7 @@ from rl.remote.sampler import RemoteEngine, remote_engine
 from rl.report import progress as live
 from rl.run.health import sampler_hash
 from rl.tasks import Task, failures_of, make_env, task_digest
+from rl.tools import read_action
 
 MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
 GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
@@ -204,7 +205,7 @@ class _Games:
         if turn.stop_reason == "context":
             self.continue_episode(turn.slot, lambda: timed_out(UNSEEN, game.env))
         else:
-            self.step_env(turn.slot, lambda: game.env.step(self.tokenizer.answer(turn.ids)))
+            self.step_env(turn.slot, lambda: game.env.step(read_action(self.tokenizer, turn.ids, game.env)))
 
     def sampled(self) -> int:
         """Return how many tokens are sampled so far."""
@@ -291,7 +292,7 @@ def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Confi
     ids, over, algo = [], step.terminated or step.truncated, cfg.algorithm
     if not over or (not step.terminated and algo.critic and algo.bootstrap):
         try:
-            ids = tokenizer.follow_up(episode.ids_T[-1], [{"role": "user", "content": step.observation}])
+            ids = tokenizer.follow_up(episode.ids_T[-1], [{"role": env.role, "content": step.observation}])
         except RefusedByModel as error:
             raise envs.EnvironmentFailed(f"its observation cannot be written: {error}") from None
         ids = ids if len(episode.ids_T) + len(ids) < cfg.max_len else []

@@ -1,0 +1,230 @@
+"""Actions as calls of tools: prompts of the real templates, experts both ways, malformed calls that are answered."""
+
+import json
+import re
+from contextlib import suppress
+from datetime import datetime
+from functools import cache
+
+import pytest
+from conftest import reference
+
+import envs
+from envs.tools import INVALID
+from models import Tokenizer, load_tokenizer
+from models.chat.tools import llama_calls, qwen_calls
+from models.refusal import Refusal
+from rl.tools import read_action, write_reply
+
+jinja2 = pytest.importorskip("jinja2.sandbox")
+
+QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>")
+QWEN = (*QWEN, "</tool_response>", "<think>", "</think>")
+LLAMA = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>")
+FAMILIES = {  # name: template's file, control tokens, thinking
+    "qwen2.5": ("qwen2_5", QWEN, True),
+    "qwen3": ("qwen3", QWEN, True),
+    "qwen3 without thinking": ("qwen3", QWEN, False),
+    "qwen3-2507": ("qwen3_instruct_2507", QWEN, True),
+    "llama3.1": ("llama3_1", LLAMA, True),
+    "llama3.2": ("llama3_2", LLAMA, True),
+}
+ENVIRONMENTS = {
+    "textcraft": {"difficulty": "2,3"},
+    "tau_retail": {"difficulty": "1,3"},
+    "os_interaction": {},
+    "db_bench": {},
+}
+MALFORMED = {  # kind: a reply in Qwen's form, with NAME and ARGUMENTS of a good call; the same in Llama's
+    "not JSON": ("<tool_call>\n{name: NAME}\n</tool_call>", "{name: NAME}"),
+    "a list": ("<tool_call>\n[1]\n</tool_call>", "<|python_tag|>[1]"),
+    "no name": ('<tool_call>\n{"arguments": ARGUMENTS}\n</tool_call>', '{"parameters": ARGUMENTS}'),
+    "no arguments": ('<tool_call>\n{"name": "NAME"}\n</tool_call>', '{"name": "NAME"}'),
+    "arguments as text": (
+        '<tool_call>\n{"name": "NAME", "arguments": "x"}\n</tool_call>',
+        '{"name": "NAME", "parameters": "x"}',
+    ),
+    "another key": (
+        '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS, "id": 3}\n</tool_call>',
+        '{"name": "NAME", "parameters": ARGUMENTS, "id": 3}',
+    ),
+    "a key twice": (
+        '<tool_call>\n{"name": "NAME", "name": "NAME", "arguments": ARGUMENTS}\n</tool_call>',
+        '{"name": "NAME", "name": "NAME", "parameters": ARGUMENTS}',
+    ),
+    "not closed": ('<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS', '{"name": "NAME", "parameters": ARGUMENTS'),
+    "text behind it": (
+        '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>\nDone.',
+        '{"name": "NAME", "parameters": ARGUMENTS}\nDone.',
+    ),
+    "two calls": (
+        '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>\n' * 2,
+        '{"name": "NAME", "parameters": ARGUMENTS}; {"name": "NAME", "parameters": ARGUMENTS}',
+    ),
+    "an unknown tool": (
+        '<tool_call>\n{"name": "dance", "arguments": {}}\n</tool_call>',
+        '{"name": "dance", "parameters": {}}',
+    ),
+    "an unknown argument": (
+        '<tool_call>\n{"name": "NAME", "arguments": {"speed": 3}}\n</tool_call>',
+        '{"name": "NAME", "parameters": {"speed": 3}}',
+    ),
+    "nested too deeply": (
+        '<tool_call>\n{"name": "NAME", "arguments": {"a": ' + "[" * 5000 + "</tool_call>",
+        '{"name": "NAME", "parameters": {"a": ' + "[" * 5000,
+    ),
+    "no number": (
+        '<tool_call>\n{"name": "NAME", "arguments": {"a": NaN}}\n</tool_call>',
+        '{"name": "NAME", "parameters": {"a": NaN}}',
+    ),
+}
+
+
+def published(name: str) -> str:
+    return reference("templates", f"{name}.jinja").read_text()
+
+
+@cache
+def special(name: str) -> dict[str, str]:
+    return {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"} if name.startswith("llama") else {}
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    """Return a function that makes the tokenizer of a family: the embedded vocabulary, its control tokens, template."""
+
+    @cache
+    def make(name: str) -> Tokenizer:
+        file, tokens, thinking = FAMILIES[name]
+        source = published(file)
+        spec = json.loads((load_tokenizer("tiny").folder / "tokenizer.json").read_text())
+        token = {**spec["added_tokens"][0], "special": False}
+        first = 1 + max(spec["model"]["vocab"].values())
+        spec["added_tokens"] = [{**token, "content": text, "id": first + i} for i, text in enumerate(tokens)]
+        folder = tmp_path_factory.mktemp("family")
+        (folder / "tokenizer.json").write_text(json.dumps(spec))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": source, **special(name)}))
+        return Tokenizer(folder, thinking)
+
+    return make
+
+
+def rendered(name: str, messages: list[dict], header: bool) -> str:
+    """Return a conversation as transformers' apply_chat_template(tools=...) renders it."""
+    environment = jinja2.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, **{"ensure_ascii": False, **options})
+    environment.globals["strftime_now"] = lambda form: datetime(2024, 7, 26).strftime(form)
+    file, _, thinking = FAMILIES[name]
+    source = re.sub(r"\{%(-?) *(end)?generation *(-?)%\}", "", published(file))
+    plain = [{key: value for key, value in message.items() if key != "tools"} for message in messages]
+    variables = special(name) | ({} if thinking else {"enable_thinking": False})
+    return environment.from_string(source).render(
+        messages=plain, tools=messages[0].get("tools"), add_generation_prompt=header, **variables
+    )
+
+
+def play(env: envs.Environment):
+    """Yield the expert's actions of an episode, each before it is executed."""
+    over = False
+    while not over:
+        action = env.oracle()
+        yield action
+        step = env.step(action)
+        over = step.terminated or step.truncated
+    assert step.info["success"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_prompt_with_tools_equals_the_published_template(env, name, load):
+    tokenizer = load(name)
+    messages = envs.make(env, tools="native", **ENVIRONMENTS[env]).reset(3)
+    expected = tokenizer._full.encode(rendered(name, messages, True), add_special_tokens=False).ids
+    assert tokenizer.prompt(messages) == expected
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_an_experts_reply_is_read_back_as_its_action(env, name, load):
+    tokenizer, world = load(name), envs.make(env, tools="native", **ENVIRONMENTS[env])
+    for seed in range(6):
+        world.reset(seed)
+        for action in play(world):
+            ids = write_reply(tokenizer, action, world)
+            assert ids[-1] in tokenizer.eos_ids
+            assert read_action(tokenizer, ids, world) == action
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_every_action_becomes_a_call_that_means_it(env):
+    world, called = envs.make(env, tools="native", **ENVIRONMENTS[env]), set()
+    for seed in range(40):
+        world.reset(seed)
+        for action in play(world):
+            content, calls = world.calls_of(action)
+            assert world.action_of(content, calls) == action
+            called |= {call["function"]["name"] for call in calls}
+    assert len(called) >= {"textcraft": 2, "tau_retail": 8, "os_interaction": 2, "db_bench": 2}[env]
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "llama3.1"])
+@pytest.mark.parametrize("kind", MALFORMED)
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_a_malformed_call_is_answered(env, kind, name, load):
+    tokenizer, world = load(name), envs.make(env, tools="native", **ENVIRONMENTS[env])
+    world.reset(1)
+    called = next(calls[0] for action in play(world) if (calls := world.calls_of(action)[1]))["function"]
+    text = MALFORMED[kind][name.startswith("llama")].replace("NAME", called["name"])
+    text = text.replace("ARGUMENTS", json.dumps(called["arguments"]))
+    action = read_action(tokenizer, tokenizer.encode(text), world)
+    step = world.step(action)
+    assert step.info["valid"] is False
+    assert step.observation
+    assert action.startswith(INVALID) or env == "tau_retail"  # which has words of its own for unknown names
+    assert world.role == "tool"
+
+
+@pytest.mark.parametrize(("reader", "key"), [(qwen_calls, "arguments"), (llama_calls, "parameters")])
+def test_readers_return_calls_or_refuse(reader, key):
+    """Any text is read or refused; each prefix of a good reply too."""
+    good = json.dumps({"name": "f", key: {"x": "</tool_call>\n<tool_call>", "y": [1, {"z": None}]}})
+    good = f"<tool_call>\n{good}\n</tool_call>" if reader is qwen_calls else good
+    assert reader(good) == (
+        "",
+        [
+            {
+                "type": "function",
+                "function": {
+                    "name": "f",
+                    "arguments": json.loads(json.dumps({"x": "</tool_call>\n<tool_call>", "y": [1, {"z": None}]})),
+                },
+            }
+        ],
+    )
+    for end in range(len(good)):
+        with suppress(Refusal):
+            assert reader(good[:end])[1] == []
+
+
+def test_a_reply_without_a_call_is_for_the_customer(load):
+    tokenizer, world = load("qwen2.5"), envs.make("tau_retail", tools="native")
+    world.reset(2)
+    action = read_action(tokenizer, tokenizer.encode("Hello! What is your email address?"), world)
+    step = world.step(action)
+    assert json.loads(action) == {"name": "respond", "arguments": {"content": "Hello! What is your email address?"}}
+    assert (step.info["valid"], world.role) == (True, "user")
+    assert not step.observation.startswith("API output")
+
+
+def test_a_checkpoint_without_a_tool_format_is_refused():
+    with pytest.raises(Refusal, match="the chat template leaves out the tools that a conversation declares"):
+        load_tokenizer("tiny").check_tools()
+
+
+def test_tools_replace_the_form_of_the_prompt():
+    with pytest.raises(ValueError, match="tools=native has a prompt of its own, and prompt=short another"):
+        envs.make("textcraft", tools="native", prompt="short")
+    with pytest.raises(ValueError, match="tools must be 'none' or 'native', not 'qwen'"):
+        envs.make("db_bench", tools="qwen")
