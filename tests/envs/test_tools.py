@@ -10,10 +10,13 @@ import pytest
 from conftest import reference
 
 import envs
+from envs.conversations import conversation
+from envs.demos import demonstration
 from envs.tools import INVALID
 from models import Tokenizer, load_tokenizer
 from models.chat.tools import llama_calls, qwen_calls
 from models.refusal import Refusal
+from rl.data import to_episode
 from rl.tools import read_action, write_reply
 
 jinja2 = pytest.importorskip("jinja2.sandbox")
@@ -228,3 +231,25 @@ def test_tools_replace_the_form_of_the_prompt():
         envs.make("textcraft", tools="native", prompt="short")
     with pytest.raises(ValueError, match="tools must be 'none' or 'native', not 'qwen'"):
         envs.make("db_bench", tools="qwen")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_rows_of_demonstrations_are_the_episodes_that_experts_play(env, name, load):
+    """SFT from a written row learns the ids of the expert's own episode, up to the last reply."""
+    tokenizer, world = load(name), envs.make(env, tools="native", **ENVIRONMENTS[env])
+    row, kind = demonstration(env, world, 3, "train")
+    messages, unread = conversation(json.loads(json.dumps(row)), "prompt", "answer")
+    messages = [{"loss": message["role"] == "assistant", **message} for message in messages]
+    learned = to_episode(tokenizer, messages, 0, 100_000)[0]
+    ids = tokenizer.prompt(world.reset(3))
+    over = False
+    while not over:
+        action = world.oracle()
+        ids += write_reply(tokenizer, action, world)
+        step = world.step(action)
+        over = step.terminated or step.truncated
+        ids += [] if over else tokenizer.follow_up(ids[-1], [{"role": world.role, "content": step.observation}])
+    assert kind == "written"
+    assert unread == {"env", "seed", "score"}
+    assert learned.ids_T == ids
