@@ -1,5 +1,7 @@
 """Actions as calls of tools: between the ids of a reply and the action text of an environment (envs/tools.py)."""
 
+import json
+
 import envs
 from envs.tools import INVALID, Malformed
 from models import Tokenizer
@@ -23,6 +25,14 @@ def read_action(tokenizer: Tokenizer, ids: list[int], env: envs.Environment) -> 
 def write_reply(tokenizer: Tokenizer, action: str, env: envs.Environment) -> list[int]:
     """Return the ids of an expert's action, as the model would sample it."""
     return tokenizer.reply(*env.calls_of(action)) if env.tools else tokenizer.reply(action)
+
+
+def as_text(action: str, env: envs.Environment) -> str:
+    """Return an expert's action as the text of a prompt: with tools, the content, or the call as JSON."""
+    if not env.tools:
+        return action
+    content, calls = env.calls_of(action)
+    return json.dumps(calls[0]["function"], ensure_ascii=False) if calls else content
 
 
 def check_tools(tokenizer: Tokenizer, cfg: Config) -> None:

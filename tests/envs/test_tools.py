@@ -7,7 +7,8 @@ from datetime import datetime
 from functools import cache
 
 import pytest
-from conftest import reference
+from conftest import reference, run_program
+from test_formats import write_folder
 
 import envs
 from envs.conversations import conversation
@@ -16,8 +17,13 @@ from envs.tools import INVALID
 from models import Tokenizer, load_tokenizer
 from models.chat.tools import llama_calls, qwen_calls
 from models.refusal import Refusal
+from rl import data
+from rl.config.words import parse
 from rl.data import to_episode
-from rl.tools import read_action, write_reply
+from rl.records import Episode
+from rl.rollout import add_step
+from rl.teacher import prompts_of
+from rl.tools import check_tools, read_action, write_reply
 
 jinja2 = pytest.importorskip("jinja2.sandbox")
 
@@ -101,9 +107,11 @@ def load(tmp_path_factory):
         file, tokens, thinking = FAMILIES[name]
         source = published(file)
         spec = json.loads((load_tokenizer("tiny").folder / "tokenizer.json").read_text())
-        token = {**spec["added_tokens"][0], "special": False}
-        first = 1 + max(spec["model"]["vocab"].values())
-        spec["added_tokens"] = [{**token, "content": text, "id": first + i} for i, text in enumerate(tokens)]
+        token, first = spec["added_tokens"][0], 1 + max(spec["model"]["vocab"].values())
+        spec["added_tokens"] = [
+            {**token, "content": text, "id": first + i, "special": text.startswith("<|")}
+            for i, text in enumerate(tokens)
+        ]
         folder = tmp_path_factory.mktemp("family")
         (folder / "tokenizer.json").write_text(json.dumps(spec))
         (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": source, **special(name)}))
@@ -187,6 +195,11 @@ def test_a_malformed_call_is_answered(env, kind, name, load):
     assert step.observation
     assert action.startswith(INVALID) or env == "tau_retail"  # which has words of its own for unknown names
     assert world.role == "tool"
+    episode = Episode(env, 1, 0)
+    episode.append(tokenizer.prompt([{"role": "user", "content": "?"}]))
+    episode.append_turn(tokenizer.encode(text), [0.0] * len(tokenizer.encode(text)), "stop")
+    add_step(episode, step, tokenizer, parse(["max_len=100000"]), world)
+    assert episode.invalid == 1
 
 
 @pytest.mark.parametrize(("reader", "key"), [(qwen_calls, "arguments"), (llama_calls, "parameters")])
@@ -226,6 +239,29 @@ def test_a_checkpoint_without_a_tool_format_is_refused():
         load_tokenizer("tiny").check_tools()
 
 
+def test_a_run_with_tools_is_refused_for_such_a_checkpoint():
+    tokenizer = load_tokenizer("tiny")
+    check_tools(tokenizer, parse(["env=textcraft,sat"]))
+    with pytest.raises(ValueError, match=r"^textcraft.tools=native: .*leaves out the tools"):
+        check_tools(tokenizer, parse(["env=sat,textcraft", "textcraft.tools=native"]))
+
+
+@pytest.mark.parametrize("command", ["eval.py", "envs/serve/__main__.py"])
+def test_servers_are_refused_with_tools(command):
+    words = ["server=http://127.0.0.1:9/v1"] if command == "eval.py" else []
+    code, _, err = run_program(command, "env=textcraft", "textcraft.tools=native", *words)
+    assert code in (1, 2)
+    assert re.search(r"textcraft.tools=native is not (played over server=|served)", err), err
+
+
+def test_a_privileged_prompt_has_the_experts_calls(load):
+    cfg = parse(["algo=opd", "opd.privileged=true", "textcraft.tools=native"])
+    tokenizer = load("qwen2.5")
+    plain, privileged = (tokenizer.show(ids) for ids in prompts_of("textcraft", 3, tokenizer, cfg))
+    assert '"tools"' not in plain and '{"name": "craft", "arguments": {"count": ' not in plain
+    assert '{"name": "craft", "arguments": {"count": ' in privileged
+
+
 def test_tools_replace_the_form_of_the_prompt():
     with pytest.raises(ValueError, match="tools=native has a prompt of its own, and prompt=short another"):
         envs.make("textcraft", tools="native", prompt="short")
@@ -253,3 +289,75 @@ def test_rows_of_demonstrations_are_the_episodes_that_experts_play(env, name, lo
     assert kind == "written"
     assert unread == {"env", "seed", "score"}
     assert learned.ids_T == ids
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Say how warm a city is.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def called(city: str) -> dict:
+    return {"type": "function", "function": {"name": "weather", "arguments": {"city": city}}}
+
+
+TALK = [
+    {"role": "user", "content": "How warm is Oslo?"},
+    {"role": "assistant", "content": "I look.", "tool_calls": [called("Oslo")]},
+    {"role": "tool", "content": "-3 °C"},
+    {"role": "assistant", "content": "It is -3 °C."},
+    {"role": "user", "content": "And Rome?"},
+    {"role": "assistant", "content": "", "tool_calls": [called("Rome"), called('the "eternal" città')]},
+    {"role": "tool", "content": "9 °C"},
+    {"role": "tool", "content": "There is no such city."},
+    {"role": "assistant", "content": "Rome has 9 °C."},
+]
+
+
+def as_openai(message: dict) -> dict:
+    """Return a message as files of OpenAI's form have it: the arguments are a text of JSON, calls have ids."""
+    calls = [
+        {"id": f"c{i}", **call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        for i, call in enumerate(message.get("tool_calls", ()))
+    ]
+    return message | ({"content": message["content"] or None, "tool_calls": calls} if calls else {})
+
+
+@pytest.mark.all_only
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "qwen3-2507"])
+def test_learned_tokens_of_rows_with_calls_are_those_of_transformers(name, tmp_path):
+    """apply_chat_template on Qwen's own tokenizer, cut short, and the templates that mark the assistant's tokens."""
+    transformers = pytest.importorskip("transformers")
+    file, tokens, _ = FAMILIES[name]
+    folder = write_folder(tmp_path / "model", tokens, published(file))
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    theirs.chat_template = published(f"{file}_training")
+    found = theirs.apply_chat_template(TALK, tools=[WEATHER], return_dict=True, return_assistant_tokens_mask=True)
+    ids, mask, line = found["input_ids"], found["assistant_masks"], theirs.encode("\n")[0]
+    for i, token in enumerate(ids):  # some templates mark the line breaks around a reply, which are not sampled
+        if token == line and not (mask[i - 1] and all(mask[i : i + 2])):
+            mask[i] = 0
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"messages": [as_openai(one) for one in TALK], "tools": [WEATHER]}))
+    (episode,) = data.load(parse(["algo=sft", f"data={rows}", "max_len=4096"]), Tokenizer(folder)).train
+    assert (episode.ids_T, episode.action_mask_T) == (ids[:-1], mask[:-1])  # theirs ends with a line break
+    assert len(episode.turns) == 4
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_row_with_calls_is_learned_by_its_replies(name, load):
+    """Llama's template takes one call a message, without text."""
+    tokenizer, llama = load(name), name.startswith("llama")
+    talk = [{**m, "tool_calls": m["tool_calls"][:1]} if llama and "tool_calls" in m else m for m in TALK]
+    talk = [{**m, "content": ""} if llama and "tool_calls" in m else m for m in talk]
+    talk = [m for i, m in enumerate(talk) if not (llama and i == 7)]
+    row, _ = conversation({"messages": [as_openai(one) for one in talk], "tools": [WEATHER]}, "prompt", "answer")
+    messages = [{"loss": message["role"] == "assistant", **message} for message in row]
+    episode, _ = to_episode(tokenizer, messages, 0, 100_000)
+    read = [tokenizer.calls(episode.ids_T[turn.start : turn.stop]) for turn in episode.turns]
+    assert read == [(m["content"], m.get("tool_calls", [])) for m in talk if m["role"] == "assistant"]
+    assert sum(episode.action_mask_T) == sum(turn.stop - turn.start for turn in episode.turns)
