@@ -355,7 +355,11 @@ def offered_tools(body: dict) -> list[dict]:
         raise BadRequest(400, f"tool_choice={short(choice)} is not supported, only none and auto: no call is forced")
     for tool in tools:
         function = tool.get("function")
-        if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        if (
+            tool.get("type") != "function"
+            or not isinstance(function, dict)
+            or not isinstance(function.get("name"), str)
+        ):
             raise BadRequest(400, f"tools: each needs the type function and a function with a name, not {short(tool)}")
         if function.get("strict"):
             raise BadRequest(400, "tools: strict=true is not supported: nothing keeps a call to its schema")

@@ -243,19 +243,19 @@ def test_a_run_with_tools_is_refused_for_such_a_checkpoint():
     tokenizer = load_tokenizer("tiny")
     check_tools(tokenizer, parse(["env=textcraft,sat"]))
     with pytest.raises(ValueError, match=r"^textcraft.tools=native: .*leaves out the tools"):
-        check_tools(tokenizer, parse(["env=sat,textcraft", "textcraft.tools=native"]))
+        check_tools(tokenizer, parse(["env=sat,textcraft", "textcraft.tools=native", "textcraft.prompt=native"]))
 
 
 @pytest.mark.parametrize("command", ["eval.py", "envs/serve/__main__.py"])
 def test_servers_are_refused_with_tools(command):
-    words = ["server=http://127.0.0.1:9/v1"] if command == "eval.py" else []
-    code, _, err = run_program(command, "env=textcraft", "textcraft.tools=native", *words)
+    words = ["server=http://127.0.0.1:9/v1", "model=tiny"] if command == "eval.py" else []
+    code, _, err = run_program(command, "env=textcraft", "textcraft.tools=native", "textcraft.prompt=native", *words)
     assert code in (1, 2)
     assert re.search(r"textcraft.tools=native is not (played over server=|served)", err), err
 
 
 def test_a_privileged_prompt_has_the_experts_calls(load):
-    cfg = parse(["algo=opd", "opd.privileged=true", "textcraft.tools=native"])
+    cfg = parse(["algo=opd", "opd.privileged=true", "textcraft.tools=native", "textcraft.prompt=native"])
     tokenizer = load("qwen2.5")
     plain, privileged = (tokenizer.show(ids) for ids in prompts_of("textcraft", 3, tokenizer, cfg))
     assert '"tools"' not in plain and '{"name": "craft", "arguments": {"count": ' not in plain
@@ -321,7 +321,11 @@ TALK = [
 def as_openai(message: dict) -> dict:
     """Return a message as files of OpenAI's form have it: the arguments are a text of JSON, calls have ids."""
     calls = [
-        {"id": f"c{i}", **call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        {
+            "id": f"c{i}",
+            **call,
+            "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])},
+        }
         for i, call in enumerate(message.get("tool_calls", ()))
     ]
     return message | ({"content": message["content"] or None, "tool_calls": calls} if calls else {})

@@ -103,7 +103,9 @@ def test_a_reply_and_the_tools_result_continue_the_conversation(load):  # noqa: 
     played = sampler.requests[0].ids + sampler.requests[0].sampled
     result = {"role": "tool", "tool_call_id": said["message"]["tool_calls"][0]["id"], "content": "-3"}
     sent(sampler, messages=[*ASKED["messages"], said["message"], result])
-    assert sampler.requests[0].ids == played + load("qwen2.5").follow_up(played[-1], [{"role": "tool", "content": "-3"}])
+    assert sampler.requests[0].ids == played + load("qwen2.5").follow_up(
+        played[-1], [{"role": "tool", "content": "-3"}]
+    )
 
 
 @pytest.mark.parametrize(
