@@ -198,7 +198,7 @@ def test_a_malformed_call_is_answered(env, kind, name, load):
     episode = Episode(env, 1, 0)
     episode.append(tokenizer.prompt([{"role": "user", "content": "?"}]))
     episode.append_turn(tokenizer.encode(text), [0.0] * len(tokenizer.encode(text)), "stop")
-    add_step(episode, step, tokenizer, parse(["max_len=100000"]), world)
+    add_step(episode, step, tokenizer, parse([]), world)
     assert episode.invalid == 1
 
 
