@@ -5,10 +5,11 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from test_text_is_there import CALLING, folder_of, spec_of
 from test_tools import MALFORMED, WEATHER, as_openai, called, load  # noqa: F401  (load is a fixture)
 
 from envs.serve.access import BadRequest
-from models import load_tokenizer
+from models import Tokenizer, load_tokenizer
 from rl.serve.protocol import Protocol
 
 ASKED = {"messages": [{"role": "user", "content": "How warm is Oslo?"}], "tools": [WEATHER]}
@@ -131,6 +132,12 @@ def test_what_cannot_be_ensured_is_refused_by_name(body, line, load):  # noqa: F
 def test_a_template_without_tools_is_refused():
     with pytest.raises(BadRequest, match="the chat template leaves out the tools that a conversation declares"):
         sent(Scripted(load_tokenizer("tiny")))
+
+
+def test_another_form_of_calls_is_refused(tmp_path):
+    """A reply that calls a tool in it would be sent as text."""
+    with pytest.raises(BadRequest, match="writes calls of tools as .*<call>kzqv .* neither Qwen"):
+        sent(Scripted(Tokenizer(folder_of(tmp_path, spec_of(), CALLING))))
 
 
 def test_deeply_nested_arguments_are_refused(load):  # noqa: F811
