@@ -136,7 +136,7 @@ def test_a_template_without_tools_is_refused():
 
 def test_another_form_of_calls_is_refused(tmp_path):
     """A reply that calls a tool in it would be sent as text."""
-    with pytest.raises(BadRequest, match="writes calls of tools as .*<call>kzqv .* neither Qwen"):
+    with pytest.raises(BadRequest, match=r"writes calls of tools as .*<call>kzqv .* neither Qwen"):
         sent(Scripted(Tokenizer(folder_of(tmp_path, spec_of(), CALLING))))
 
 
