@@ -160,6 +160,11 @@ def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callab
 
 def evaluators_on_server(cfg: Experiment, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
     """Yield each name with the function that evaluates it on a server."""
+    for name, options in cfg.environments.items():
+        if getattr(options, "tools", "none") == "native":
+            raise Refusal(
+                f"{name}.tools=native is not played over server=: leave server= out, or set {name}.tools=none"
+            )
     server = evaluation.Server(url.rstrip("/"), cfg.thinking)
     known, served_as = server.names(), {name: cfg.model if name == "base" else name for name in names}
     for name in served_as.values():

@@ -44,6 +44,7 @@ from rl.records import Episode, Turn
 from rl.rollout import UNSEEN, add_step, check_failures, timed_out, write_prompt
 from rl.run.files import bounded_lines
 from rl.tasks import Task, failures_of, make_env, task_digest, text_of, with_prompt
+from rl.tools import write_reply
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
 MOST_ARRAY, MOST_PARTS = 2**27, 5_000_000  # bytes, lists and objects of a file that is one JSON array
@@ -262,7 +263,7 @@ def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Config) -> Ge
         with failures_of(task.env):
             action = expert(env)
         room = max(cfg.max_len - len(episode.ids_T), 0)
-        ids = tokenizer.reply(action)
+        ids = write_reply(tokenizer, action, env)
         stop_reason = "stop" if len(ids) <= room else "context"
         episode.append_turn(ids[:room], [0.0] * len(ids[:room]), stop_reason)
         with failures_of(task.env):

@@ -37,6 +37,7 @@ from rl.remote.sampler import RemoteEngine, remote_engine
 from rl.report import progress as live
 from rl.run.health import sampler_hash
 from rl.tasks import Task, failures_of, make_env, task_digest
+from rl.tools import read_action
 
 MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
 GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
@@ -214,7 +215,7 @@ class _Games:
         if turn.stop_reason == "context":
             self.continue_episode(turn.slot, lambda: timed_out(UNSEEN, game.env))
         else:
-            self.step_env(turn.slot, lambda: game.env.step(self.tokenizer.answer(reply)))
+            self.step_env(turn.slot, lambda: game.env.step(read_action(self.tokenizer, reply, game.env)))
 
     def end_thought(self, game: _Game, turn: SampledTurn) -> None:
         """Let a reply of max_thinking_tokens go on, behind the closing tag if it is still a thought. The tag was not
@@ -321,7 +322,7 @@ def add_step(
     """
     ids, over, algo = [], step.terminated or step.truncated, cfg.algorithm
     if not over or (not step.terminated and algo.critic and algo.bootstrap):
-        observation, kept = {"role": "user", "content": step.observation}, len(episode.ids_T)
+        observation, kept = {"role": env.role, "content": step.observation}, len(episode.ids_T)
         try:
             if messages is None:
                 ids = tokenizer.follow_up(episode.ids_T[-1], [observation])

@@ -26,6 +26,7 @@ from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
 from rl.run import bases
 from rl.tasks import failures_of, make_env
+from rl.tools import as_text
 
 SOLUTION = "\n\nThe solution, reply by reply:\n\n"  # between the prompt's last message and the expert's replies
 
@@ -113,8 +114,9 @@ def prompts_of(name: str, seed: int, tokenizer: Tokenizer, cfg: Config) -> tuple
     with failures_of(name):
         messages = env.reset(seed, "train")
         while not over:
-            replies.append(expert(env))
-            step = env.step(replies[-1])
+            action = expert(env)
+            replies.append(as_text(action, env))
+            step = env.step(action)
             over = step.terminated or step.truncated
     *earlier, last = messages
     solved = {**last, "content": last["content"] + SOLUTION + "\n\n".join(replies)}

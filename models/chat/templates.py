@@ -20,8 +20,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from models.chat.formats import ANSWER, CHATML_TEMPLATE, QWEN_SYSTEM, THINK, ChatML, Llama3, Marks, Qwen
+from models.chat.formats import (
+    ANSWER,
+    CHATML_TEMPLATE,
+    QWEN_SYSTEM,
+    THINK,
+    ChatML,
+    Llama3,
+    Marks,
+    Qwen,
+    without_thoughts,
+)
 from models.chat.jinja import Compiled, compiled
+from models.chat.tools import CLOSE, OPEN, PROBE, Reader, choose_reader
 from models.json_file import read_bytes, read_object
 from models.refusal import Refusal
 
@@ -90,15 +101,38 @@ def choose_format(folder: Path, mark: Marks, thinking: bool, rewrites: bool = Fa
         return NoFormat(f"{folder}: {error}")
 
 
-def tools_format(folder: Path, mark: Marks, thinking: bool) -> Format:
+def tools_format(folder: Path, mark: Marks, thinking: bool, written: Format) -> Format:
     """Return the format of conversations that declare or call tools: the checkpoint's own chat template.
+
+    written: the format of its other conversations.
 
     Raise ValueError if it has none, or one that cannot be used (see Template).
     """
     source = default_template(read_template(folder))
     if source is None:
         raise Refusal(f"{folder}: no chat template, which tools and tool_calls need: write the calls as text")
-    return Template(compiled(source), mark, template_variables(folder, thinking), folder)
+    run, variables = compiled(source), template_variables(folder, thinking)
+    try:
+        return Template(run, mark, variables, folder)
+    except Refusal:
+        if not isinstance(written, Qwen) or written.thinking is None:
+            raise
+        return Qwen3Tools(run, written, variables, folder)
+
+
+def choose_call_reader(written_by: Format, mark: Marks, folder: Path) -> Reader:
+    """Return the reader of the calls that a checkpoint's template writes (models/chat/tools.py).
+
+    Raise ValueError if the template leaves out tools or calls, or writes calls in a form that is not read.
+    """
+    tool = {"type": "function", "function": {"name": "kzqv", "description": "Hjwq.", "parameters": {"type": "object"}}}
+    written_by.render([{"role": "user", "content": ASKED, "tools": [tool]}])  # raises ValueError if it is left out
+    _, text = written_by.reply("", [PROBE])
+    reader = choose_reader(without_thoughts(show(mark, text).removesuffix(show(mark, written_by.end))))
+    if reader is None:
+        form = show(mark, text)[:80]
+        raise Refusal(f"{folder}: the chat template writes calls of tools as {form!r}, neither Qwen's form nor Llama's")
+    return reader
 
 
 def read_template(folder: Path) -> object:
@@ -184,7 +218,72 @@ def with_deadline(method: Callable) -> Callable:
     return call
 
 
-class Template:
+class Rendering:
+    """Renders conversations with a compiled chat template. variables, folder: as Template has them."""
+
+    def __init__(self, run: Compiled, mark: Marks, variables: dict[str, object], folder: Path):
+        self.folder = folder
+        self.mark, self._run, self._variables, self._disguise = mark, run, variables, Disguise(mark)
+
+    @with_deadline
+    def render(self, messages: list[dict], header: bool = True) -> str:
+        return self._render(messages, header)
+
+    def _render(self, messages: list[dict], header: bool = True, whole: bool = True) -> str:
+        """whole: whether to raise ValueError if a text of a message, a call or a tool is not in the rendering."""
+        disguised = [
+            {"role": message["role"], "content": self._hide(message)}
+            | ({"tool_calls": self._hide_all(message["tool_calls"])} if message.get("tool_calls") else {})
+            for message in messages
+        ]
+        tools = self._hide_all(messages[0]["tools"]) if messages and messages[0].get("tools") else None
+        rendered = self._run(messages=disguised, tools=tools, add_generation_prompt=header, **self._variables)
+        if whole:
+            _check_whole(disguised, tools, rendered)
+        return self._disguise.reveal(rendered)
+
+    def _hide_all(self, value: object) -> object:
+        """Return a value of JSON with all texts in it disguised."""
+        if isinstance(value, dict):
+            return {self._disguise.hide(str(key)): self._hide_all(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._hide_all(one) for one in value]
+        return self._disguise.hide(value) if isinstance(value, str) else value
+
+    def _hide(self, message: dict) -> str:
+        """Return a message's disguised text; an assistant's think marks stay readable, templates look for them."""
+        parts = re.split(f"({THINK}|{ANSWER})", message["content"])
+        thinks = message["role"] == "assistant"
+        return "".join(part if thinks and i % 2 else self._disguise.hide(part) for i, part in enumerate(parts))
+
+
+class Qwen3Tools(Rendering):
+    """The format of tools for Qwen3, whose template rewrites earlier thoughts and is no Template.
+
+    A given conversation is the template's rendering; what an episode appends is as the hand-written format has it.
+    """
+
+    def __init__(self, run: Compiled, written: Qwen, variables: dict[str, object], folder: Path):
+        super().__init__(run, written.mark, variables, folder)
+        self._written, self.end, self.opens_thought = written, written.end, written.opens_thought
+
+    def reply(self, content: str, calls: Sequence[dict] = ()) -> tuple[str, str]:
+        return self._written.reply(self._with_calls(content, calls))
+
+    def follow_up(self, closed: bool, messages: list[dict]) -> tuple[str, str]:
+        return self._written.follow_up(
+            closed,
+            [{**one, "content": self._with_calls(one["content"], one.get("tool_calls", ()))} for one in messages],
+        )
+
+    def _with_calls(self, content: str, calls: Sequence[dict]) -> str:
+        """Return the content and the calls behind it, as the template writes them."""
+        made = [json.dumps(call["function"], ensure_ascii=False) for call in calls]
+        opened, closed = self.mark(OPEN), self.mark(CLOSE)
+        return "\n".join([*([content] if content else []), *(f"{opened}\n{one}\n{closed}" for one in made)])
+
+
+class Template(Rendering):
     """A format (models.chat.formats.Format) that renders with a compiled chat template.
 
     variables: the template's variables beside the conversation: bos_token and the like, enable_thinking.
@@ -195,8 +294,8 @@ class Template:
     """
 
     def __init__(self, run: Compiled, mark: Marks, variables: dict[str, object], folder: Path, rewrites: bool = False):
-        self.folder, self._rewrites = folder, rewrites
-        self.mark, self._run, self._variables, self._disguise = mark, run, variables, Disguise(mark)
+        super().__init__(run, mark, variables, folder)
+        self._rewrites = rewrites
         user, assistant = {"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}
         self._asked, self._answered = [user], [user, assistant]
         self._probe([])
@@ -249,33 +348,6 @@ class Template:
         if not closed:
             return SAID, self._close + more
         return self.end, self._close[self._close.index(self.end) + len(self.end) :] + more
-
-    def _render(self, messages: list[dict], header: bool = True, whole: bool = True) -> str:
-        """whole: whether to raise ValueError if a text of a message, a call or a tool is not in the rendering."""
-        disguised = [
-            {"role": message["role"], "content": self._hide(message)}
-            | ({"tool_calls": self._hide_all(message["tool_calls"])} if message.get("tool_calls") else {})
-            for message in messages
-        ]
-        tools = self._hide_all(messages[0]["tools"]) if messages and messages[0].get("tools") else None
-        rendered = self._run(messages=disguised, tools=tools, add_generation_prompt=header, **self._variables)
-        if whole:
-            _check_whole(disguised, tools, rendered)
-        return self._disguise.reveal(rendered)
-
-    def _hide_all(self, value: object) -> object:
-        """Return a value of JSON with all texts in it disguised."""
-        if isinstance(value, dict):
-            return {self._disguise.hide(str(key)): self._hide_all(one) for key, one in value.items()}
-        if isinstance(value, list):
-            return [self._hide_all(one) for one in value]
-        return self._disguise.hide(value) if isinstance(value, str) else value
-
-    def _hide(self, message: dict) -> str:
-        """Return a message's disguised text; an assistant's think marks stay readable, templates look for them."""
-        parts = re.split(f"({THINK}|{ANSWER})", message["content"])
-        thinks = message["role"] == "assistant"
-        return "".join(part if thinks and i % 2 else self._disguise.hide(part) for i, part in enumerate(parts))
 
     def _probe(self, first: list[dict]) -> None:
         """Raise ValueError if the template rewrites earlier messages, thoughts included, or numbers its messages."""

@@ -21,7 +21,8 @@ from pathlib import Path
 from tokenizers import Tokenizer as FastTokenizer
 
 from models.chat.formats import ANSWER, THINK, Marks, check, has_tools, in_thought, without_thoughts
-from models.chat.templates import ASKED, SAID, Format, NoFormat, choose_format, tools_format
+from models.chat.templates import ASKED, SAID, Format, NoFormat, choose_call_reader, choose_format, tools_format
+from models.chat.tools import Reader
 from models.json_file import parse_json, read_bytes, read_object
 from models.refusal import Refusal
 from models.weights import inside, resolve
@@ -171,9 +172,23 @@ class Tokenizer:
         """Return the format that writes these messages."""
         return self._tools_format if has_tools(messages) else self._format
 
+    def calls(self, ids: list[int]) -> tuple[str, list[dict]]:
+        """Return the content of a sampled reply without its thoughts, and the calls of tools in it
+        (models/chat/tools.py). Raise Refusal for a malformed call, and for a checkpoint without a format for them."""
+        text = self.show(ids[:-1] if ids[-1:] and ids[-1] in self.eos_ids else ids)
+        return self._call_reader(without_thoughts(text, self._tools_format.opens_thought))
+
+    def check_tools(self) -> None:
+        """Raise Refusal if the checkpoint has no format for tools and their calls that is read here."""
+        _ = self._call_reader
+
+    @cached_property
+    def _call_reader(self) -> Reader:
+        return choose_call_reader(self._tools_format, self._mark, self.folder)
+
     @cached_property
     def _tools_format(self) -> Format:
-        return tools_format(self.folder, self._mark, self._thinking)
+        return tools_format(self.folder, self._mark, self._thinking, self._format)
 
     def _after(self, before: str, text: str) -> list[int]:
         """Return the ids of `text` after `before`. Some tokenizers put a space before the first text."""

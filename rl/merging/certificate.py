@@ -21,6 +21,7 @@ from rl.evaluate import EVAL_STREAM
 from rl.judge import adapter_settings
 from rl.peaks import MOST_TOKENS
 from rl.tasks import make_env, make_tasks, mixture
+from rl.tools import write_reply
 
 SPLIT = "test"
 
@@ -88,7 +89,7 @@ def _prompt_and_reply(tokenizer: Tokenizer, cfg: Config, task: Any) -> tuple[lis
         reply = env.oracle()
     except RuntimeError:
         return prompt, []
-    return prompt, tokenizer.reply(reply)[:MOST_TOKENS]
+    return prompt, write_reply(tokenizer, reply, env)[:MOST_TOKENS]
 
 
 def certificate(probes: Probes, expected_NV: torch.Tensor, found_NV: torch.Tensor) -> dict | None:

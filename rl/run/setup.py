@@ -25,6 +25,7 @@ from rl.run.replay import checked_episodes
 from rl.run.resume import copy_adapter
 from rl.run.run import Run
 from rl.run.state import TrainState
+from rl.tools import check_tools
 from rl.update import make_optimizer
 
 
@@ -56,6 +57,7 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
     with run.phase("load"):
         tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
         tokenizer.prompt([{"role": "user", "content": "?"}])  # an unknown chat format fails before a folder is made
+        check_tools(tokenizer, cfg)
         checkpoint = resume.newest_checkpoint(Path(cfg.resume)) if cfg.resume else None
         print(f"settings: {describe_sources(cfg)}", flush=True)
         demos = data.load(cfg, tokenizer) if cfg.data else None
