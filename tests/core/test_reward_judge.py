@@ -334,16 +334,17 @@ def test_a_judged_run_is_resumed_exactly_and_with_its_rubric_alone(rules, server
 
 
 @pytest.mark.all_only
-@pytest.mark.parametrize("local", [True, False])
-def test_one_and_two_ranks_train_the_same_adapter(local, rules, server, tmp_path):
+def test_one_and_two_ranks_train_the_same_adapter(rules, server, trials_folder, tmp_path):
     server.reply = spread
-    rules.write_text(COMMAND)
-    judge = ["reward.judge_max_tokens=12", "reward.judge=base" if local else f"reward.judge={server.url}"]
-    words = [*(word for word in SMALL if word != "ranks=1"), "episodes=16", f"reward.rubric={rules}", *judge]
-    cases = {"judged": [" ".join(words)]}
+    rules.write_text(COMMAND)  # a rubric to which the base replies with numbers
+    words = [*(word for word in SMALL if word != "ranks=1"), "episodes=16", f"reward.rubric={rules}", "out=OUT"]
+    words.append("reward.judge_max_tokens=12")
+    judges = {"local": "reward.judge=base", "served": f"reward.judge={server.url}"}
+    cases = {name: [" ".join([*words, judge])] for name, judge in judges.items()}
     for world in (1, 2):
         (tmp_path / str(world)).mkdir()
-        test_ranks.played(tmp_path / str(world), world, cases, tmp_path / "trials")
-    found = [test_ranks.contents(tmp_path / str(world) / "judged") for world in (1, 2)]
-    assert found[0]["judge_mean in line 0"] > 0
-    assert {k for k in test_ranks.differences(*found) if not k.startswith("judge_seconds")} == set()
+        test_ranks.played(tmp_path / str(world), world, cases, trials_folder)
+    for name in cases:
+        found = [test_ranks.contents(tmp_path / str(world) / name) for world in (1, 2)]
+        assert 0 < found[0]["judge_mean in line 0"] < 1
+        assert {key for key in test_ranks.differences(*found) if not key.startswith("judge_seconds")} == set(), name
