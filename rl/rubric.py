@@ -7,10 +7,10 @@
     reward of the last turn += reward.judge_weight * grade      (grade: 0 to 1)
 
 The grade is added after reward.rule and reward.scale, before reward.whiten. The judge reads reward.rubric, then the
-transcript as the ids have it, without the observation after the last action. Every line of the transcript begins with
-">", so that no text in it looks like a heading or like the question at the end, and none of it can become a control
-token (Tokenizer.encode). It can still persuade a judge; `judge_disagreement` counts grades that the outcome
-contradicts. Decoding is greedy: a local judge gives the same grades on any number of ranks, a server those of its own.
+transcript as the ids have it, without the observation after the last action. Every line that was read or written is
+behind ">", so that none looks like a heading or like the question at the end, and no text can become a control token
+(Tokenizer.encode). It can still persuade a judge: `judge_disagreement` is the share of grades that the outcome
+contradicts. Decoding is greedy, so a local judge gives the same grades on any number of ranks.
 """
 
 import re
@@ -61,7 +61,7 @@ class Reply:
 
     @property
     def grade(self) -> float | None:
-        """The grade from 0 to 1; None if the text does not end with one number from 0 to BEST."""
+        """The grade from 0 to 1; None if the text has no final number (envs/answers.py) from 0 to BEST."""
         text = OUT_OF.sub("", self.text)
         number = None if self.fault or re.search(r"\d\s*/\s*\d", text) else final_number(text)  # 3/5: of another scale
         return number / BEST if number is not None and 0 <= number <= BEST else None
