@@ -59,7 +59,8 @@ def run_epoch(
     # 2. Collect episodes: the agent's own, an expert's, or a file's.
     with run.phase("collect") as phase:
         episodes = collect(tokenizer, state, demos, cfg)
-        stats = (token_stats if demos else rollout_stats)(episodes)
+        judged = state.judge.grade(episodes, run.folder) if state.judge else {}
+        stats = (token_stats if demos else rollout_stats)(episodes) | judged
         run.collected(state, episodes, stats)
         phase["tokens"] += stats["sampled_tokens"]
 

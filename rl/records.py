@@ -12,7 +12,7 @@ class Turn:
 
     start: int  # its sampled ids are ids_T[start:stop]
     stop: int
-    reward: float  # after the reward rule; whitening and KL in the reward come later
+    reward: float  # after the reward rule, and with a judge's grade; whitening and KL in the reward come later
     stop_reason: str  # "stop" | "length" | "context", see models.engine.SampledTurn
     # how many of its first ids are thoughts, the closing tag included
     thoughts: int = field(default=0, metadata={"saved": "unless empty"})

@@ -10,13 +10,14 @@ import torch
 
 import envs
 import lora
+from envs import prompt_file
 from envs.http.exchange import is_address
 from envs.qa import NEEDED
 from lora.peft_files import MOST_RANK, is_adapter
 from rl import curriculum, plan
 from rl.config import model_checks
 from rl.config.arguments import ArgumentError, build
-from rl.config.fields import Config, Lora
+from rl.config.fields import Config, Lora, Reward
 from rl.tasks import mixture, text_of
 
 T = TypeVar("T")
@@ -146,6 +147,7 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError(f"{cfg.algo}.reference_every copies whole adapters: take shard=ddp, not {cfg.shard}")
     if hasattr(algo, "teacher"):
         check_teacher(cfg)
+    check_judge(cfg)
     if cfg.lora.r == 0:
         model_checks.check_full_finetuning(cfg)
     if cfg.resume_from and not cfg.resume:  # a resumed run has a copy
@@ -212,6 +214,39 @@ def check_teacher(cfg: Config) -> None:
         raise ArgumentError(f"{cfg.algo}.privileged plays an expert without a model, and {env}.{name}=model asks one")
     if cfg.curriculum:
         raise ArgumentError(f"{cfg.algo}.privileged sets each task up again, which curriculum= changes meanwhile")
+
+
+def check_judge(cfg: Config) -> None:
+    """Raise ArgumentError for a judge that has no rubric, that a run cannot hold, or whose grades nothing reads."""
+    reward, key = cfg.reward, f"reward.judge={cfg.reward.judge}"
+    if not reward.judge:
+        names = ("rubric", "judge_weight", "judge_model", "judge_max_tokens")
+        if unused := [name for name in names if getattr(reward, name) != getattr(Reward(), name)]:
+            raise ArgumentError(f"reward.{unused[0]} has no effect without reward.judge=base, a folder or a URL")
+        return
+    if cfg.algorithm.source != "rollouts" or (cfg.rollouts and not cfg.resume):  # a resumed run repeats its update
+        paid = "rollouts=, whose rewards are paid" if cfg.rollouts else f"algo={cfg.algo}, which reads no rewards"
+        raise ArgumentError(f"{key} has no effect beside {paid}")
+    if not reward.rubric:
+        raise ArgumentError(f"{key} needs reward.rubric=FILE, a text that says what it grades")
+    try:
+        prompt_file.text_of(reward.rubric)
+    except ValueError as error:
+        raise ArgumentError(f"reward.rubric={reward.rubric}: {error}") from None
+    if "://" in reward.judge:
+        if not is_address(reward.judge):
+            raise ArgumentError(f"{key} is not a URL up to /v1, such as http://localhost:8000/v1")
+        return
+    if reward.judge_model:
+        raise ArgumentError(f"reward.judge_model names a server's model, and {key} is no server")
+    if reward.judge != "base" and not is_adapter(Path(reward.judge)):
+        raise ArgumentError(f"{key}: neither base, an adapter, a run with one, nor a URL such as http://host:8000/v1")
+    if not cfg.lora.r:
+        raise ArgumentError(f"{key} needs the frozen base, which lora.r=0 trains away; a server can grade")
+    if cfg.shard != "ddp":
+        raise ArgumentError(f"{key} is asked by each rank apart: take shard=ddp, not {cfg.shard}, or a server")
+    if cfg.plan:
+        raise ArgumentError(f"plan= does not count the cache that {key} needs")
 
 
 def check_sampler(cfg: Config) -> None:

@@ -184,6 +184,11 @@ class Reward:
     unknown: float = 0.0  # reward.rule=binary: for outcome unknown
     invalid: float = -0.05  # reward.rule=shaped: added for each action that was not understood or carried out
     progress: NotNegative[float] = 0.0  # under any rule: added for each move that a turn spares env's expert
+    judge: str = ""  # base | a folder with an adapter of it | http://host:port/v1: grades training episodes
+    rubric: str = ""  # reward.judge: a text file that says what it grades
+    judge_weight: float = 1.0  # reward.judge: of the grade, from 0 to 1, in the reward of an episode's last turn
+    judge_model: str = ""  # reward.judge=http...: the server's name of the model; empty: the first that it lists
+    judge_max_tokens: Positive[int] = 256  # reward.judge: most tokens of a reply, its thoughts included
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def parse(words, program="train.py", also=None):
         if arguments.wants_help(words):
             help.print_and_exit(help_text(words, program, also))
         given = arguments.split(words)
-        for key in ("resume_from", "opd.teacher"):
+        for key in ("resume_from", "opd.teacher", "reward.judge"):
             if given.get(key):  # of a run's folder the best epoch
                 given[key], _ = best_of_run(given[key], key)
         check_words(given)

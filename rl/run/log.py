@@ -57,6 +57,7 @@ def epoch_line(stats: dict, cfg: Config) -> str:
     parts = [f"loss {stats['loss']:.3g}"] if stats.get("loss") is not None else []
     if "accuracy" in stats and not imitates:
         parts = [f"success {stats['accuracy']:.1%}", f"reward {stats['reward_mean']:.2f}", *parts]
+    parts += [f"judge {stats['judge_mean']:.2f}"] if "judge_mean" in stats else []
     parts += [f"{stats['left_out']} left out"] if stats["left_out"] else []
     parts += [f"kl {stats['approx_kl']:.2g}"] if stats.get("approx_kl") is not None else []
     parts += [f"teacher_kl {stats['teacher_kl']:.3g}"] if stats.get("teacher_kl") is not None else []
