@@ -47,7 +47,7 @@ class Policy:
 
     def generate(
         self, prompt: Prompt, n: int | None = None, max_new_tokens: int = 512, temperature: float = 1.0, seed: int = 0
-    ) -> Any:
+    ) -> str | list[str]:
         """Return the text of a reply, without control tokens; with `n` a list of n texts.
 
         temperature: 0 takes the most likely tokens. seed: equal calls return equal texts, and the first of n replies is
@@ -113,7 +113,7 @@ def load(model: str = "", adapter: str | Path = "", **settings: Any) -> Policy:
     Sets the number of threads and the library of products of the whole process.
     Raise ValueError or FileNotFoundError, one line, for an unknown setting, a missing model, or another adapter's base.
     """
-    folder, line = history.best_of_run(str(adapter))
+    folder, line = history.best_of_run(str(adapter)) if adapter else ("", "")
     if line:
         print(line)
     given = as_words({"model": model, **settings} if model else settings)

@@ -129,9 +129,7 @@ def test_log_probs_are_those_of_sampling(policy):
     tokens, values = zip(*policy.log_probs(text, prompt=QUESTION), strict=True)
     assert list(values) == turn.logprobs and "".join(tokens) == policy.tokenizer.show(turn.ids)
     plain = policy.log_probs("get 1 oak")
-    assert [token for token, _ in plain] == [
-        policy.tokenizer.show([i]) for i in policy.tokenizer.encode("get 1 oak")[1:]
-    ]
+    assert "".join(token for token, _ in plain) == " 1 oak" and len(plain) > 1
     assert policy.log_probs("") == []
 
 
