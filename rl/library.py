@@ -4,7 +4,7 @@
 
     policy = load("tiny")                                  # or load(adapter="runs/x"), over the base of that adapter
     policy.generate("Goal: craft oak door.", n=4)          # four replies
-    policy.log_probs("get 1 oak plank", prompt="Goal: craft oak door.")     # [("get", -0.3), ...]
+    policy.log_probs("get 1 oak plank", prompt="Goal: craft oak door.")     # (token, nats)
     run = train(algo="grpo", env="textcraft", epochs=2, lora={"r": 4}, **{"grpo.group_size": 4})
     load(adapter=run.folder).generate("Goal: craft oak door.")
 
