@@ -58,6 +58,9 @@ mutants: $(VENV)/test.done  ## plant bugs: each must end a tiny strict run, or f
 golden: $(VENV)/test.done  ## the golden files of the tests, anew (ONLY="sat shell" for some): read what changed with git diff
 	PYTHONPATH=. $(PY) tests/golden.py only="$(ONLY)"
 
+notebook: $(VENV)/train.done  ## docs/notebook.ipynb with the outputs of this machine: half a minute
+	PYTHONPATH=. $(PY) tests/run_notebook.py
+
 tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
 	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt
 	for env in alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner; do \
@@ -107,4 +110,4 @@ $(VENV)/bench-gpu.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
-.PHONY: help install train test test-all test-full lint bench bench-gpu bench-real bench-quick learn chaos mutants golden tiny smol clean
+.PHONY: help install train test test-all test-full lint bench bench-gpu bench-real bench-quick learn chaos mutants golden notebook tiny smol clean

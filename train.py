@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import lora
 from models import Tokenizer
@@ -38,7 +39,8 @@ from rl.tasks import make_tasks
 from rl.update import update
 
 
-def main(cfg: Config) -> None:
+def main(cfg: Config) -> Path:
+    """Run. Return the run's folder."""
     # 1. Start: the model with its adapter, the critic, the optimizer. All that changes is in `state`.
     with closing(Tracker(cfg.track)) as tracker, setup.started(cfg) as (run, tokenizer, state, demos):
         if run.lacks_evaluation(state):
@@ -49,6 +51,7 @@ def main(cfg: Config) -> None:
         while not run.finished(state):
             run_epoch(run, tokenizer, state, demos, tracker)
         print(run.last_line(state))
+    return run.folder
 
 
 def run_epoch(

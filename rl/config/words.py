@@ -43,25 +43,30 @@ def parse(words, program="train.py", also=None):
     try:
         if arguments.wants_help(words):
             help.print_and_exit(help_text(words, program, also))
-        given = arguments.split(words)
-        for key in ("resume_from", "opd.teacher", "reward.judge"):
-            if given.get(key):  # of a run's folder the best epoch
-                given[key], _ = best_of_run(given[key], key)
-        check_words(given)
-        more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
-        keys = arguments.build(also, more) if also else None
-        cfg = resolve(given, also)
-        checks.check(cfg)
-        if program == "train.py":
-            checks.check_training(cfg)
-            unused = groups_of(given) - {*RUN_TABLES, cfg.algo, *mixture(cfg.env)}
-            strict = cfg.strict and "strict" in given  # recipes/embedded.toml sets it for other reasons
-            if strict and (unread := [key for key in given if key.partition(".")[0] in unused]):
-                raise ArgumentError(f"{unread[0]}= has no effect with algo={cfg.algo} env={cfg.env}; leave it out")
-            if effectless := [key for key in given if key.startswith("lora.") and key != "lora.r" and not cfg.lora.r]:
-                raise ArgumentError(f"{effectless[0]}= has no effect beside lora.r=0, which trains every weight")
+        return checked(words, program, also)
     except (ArgumentError, OSError) as error:
         arguments.fail(program, error)
+
+
+def checked(words: list[str], program: str, also: type | None = None) -> Any:
+    """Return what `parse` does. Raise ArgumentError or OSError for a wrong word, one line each."""
+    given = arguments.split(words)
+    for key in ("resume_from", "opd.teacher", "reward.judge"):
+        if given.get(key):  # of a run's folder the best epoch
+            given[key], _ = best_of_run(given[key], key)
+    check_words(given)
+    more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
+    keys = arguments.build(also, more) if also else None
+    cfg = resolve(given, also)
+    checks.check(cfg)
+    if program == "train.py":
+        checks.check_training(cfg)
+        unused = groups_of(given) - {*RUN_TABLES, cfg.algo, *mixture(cfg.env)}
+        strict = cfg.strict and "strict" in given  # recipes/embedded.toml sets it for other reasons
+        if strict and (unread := [key for key in given if key.partition(".")[0] in unused]):
+            raise ArgumentError(f"{unread[0]}= has no effect with algo={cfg.algo} env={cfg.env}; leave it out")
+        if effectless := [key for key in given if key.startswith("lora.") and key != "lora.r" and not cfg.lora.r]:
+            raise ArgumentError(f"{effectless[0]}= has no effect beside lora.r=0, which trains every weight")
     return (cfg, keys) if also else cfg
 
 

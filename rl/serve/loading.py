@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 import torch
 
 import lora
-from models import choose_threads, keep_memory, load_model, load_tokenizer
+from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from rl.config import arguments, program
 from rl.config.arguments import NotNegative
 from rl.config.checks import without_auto
@@ -62,9 +62,21 @@ def adapters(words: str) -> dict[str, Path]:
 
 def load(keys: ModelKeys, rows: int, most_waiting: int) -> Sampler:
     """Return a sampler of the model and its adapters; its thread is not started."""
-    folders, keys = adapters(keys.adapter), without_auto(keys)
+    folders = adapters(keys.adapter)
     for folder in folders.values():
         lora.read_adapter_config(folder)  # a misspelt folder fails before the model is loaded
+    model, tokenizer, max_len = load_base(keys, rows)
+    sampler = Sampler(model, tokenizer, rows, max_len, most_waiting)
+    for name, folder in folders.items():
+        if name in (keys.model, BASE):
+            raise Refusal(f"adapter={name}: the base model has this name; NAME=FOLDER gives another")
+        sampler.load(name, folder)
+    return sampler
+
+
+def load_base(keys: ModelKeys, rows: int) -> tuple[CausalLM, Tokenizer, int]:
+    """Return the model, its tokenizer, and the most tokens of a sequence."""
+    keys = without_auto(keys)
     tokenizer = load_tokenizer(keys.model, keys.thinking)
     keep_memory()
     model = load_model(keys.model, getattr(torch, keys.dtype), keys.device, quant=keys.quant)
@@ -72,9 +84,4 @@ def load(keys: ModelKeys, rows: int, most_waiting: int) -> Sampler:
     most = model.config.max_position_embeddings
     if keys.max_len > most:
         raise Refusal(f"max_len={keys.max_len} is more than the model's max_position_embeddings, {most}")
-    sampler = Sampler(model, tokenizer, rows, keys.max_len or min(most, MOST), most_waiting)
-    for name, folder in folders.items():
-        if name in (keys.model, BASE):
-            raise Refusal(f"adapter={name}: the base model has this name; NAME=FOLDER gives another")
-        sampler.load(name, folder)
-    return sampler
+    return model, tokenizer, keys.max_len or min(most, MOST)
