@@ -50,6 +50,7 @@ class AdamW8bit(torch.optim.Optimizer):
     def __init__(self, params, lr: float = 1e-3, weight_decay: float = 0.0, betas=(0.9, 0.999), eps: float = 1e-8):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps})
 
+    @torch.no_grad()
     def step(self) -> None:
         """Take a step with the gradients that are there."""
         for group in self.param_groups:

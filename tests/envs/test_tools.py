@@ -250,7 +250,7 @@ def test_a_run_with_tools_is_refused_for_such_a_checkpoint():
     with pytest.raises(ValueError, match=r"^textcraft.tools=native: .*leaves out the tools"):
         check_tools(tokenizer, parse(["env=sat,textcraft", "textcraft.tools=native", "textcraft.prompt=native"]))
     words = ["textcraft.tools=native", "textcraft.prompt=native", "history=template", "algo=grpo"]
-    with pytest.raises(Refusal, match=r"textcraft\.tools=native does not go with history=template"):
+    with pytest.raises(ValueError, match=r"textcraft\.tools=native does not go with history=template"):
         check_tools(tokenizer, parse(words))
 
 
