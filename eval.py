@@ -43,6 +43,7 @@ from rl.remote import evaluation
 from rl.run import bases, exits, history, signals
 from rl.run.files import write_text
 from rl.run.phases import phase
+from rl.tools import check_tools, with_tools
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callab
     """Yield each name with the function that evaluates it in this process. Before the next one is loaded its memory is
     freed, if the function is no longer referenced."""
     tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
+    check_tools(tokenizer, cfg)
     keep_memory()
     for name in names:
         with phase("load"):
@@ -160,11 +162,8 @@ def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callab
 
 def evaluators_on_server(cfg: Experiment, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
     """Yield each name with the function that evaluates it on a server."""
-    for name, options in cfg.environments.items():
-        if getattr(options, "tools", "none") == "native":
-            raise Refusal(
-                f"{name}.tools=native is not played over server=: leave server= out, or set {name}.tools=none"
-            )
+    for name in with_tools(cfg):
+        raise Refusal(f"{name}.tools=native is not played over server=: leave server= out, or set {name}.tools=none")
     server = evaluation.Server(url.rstrip("/"), cfg.thinking)
     known, served_as = server.names(), {name: cfg.model if name == "base" else name for name in names}
     for name in served_as.values():

@@ -4,9 +4,8 @@
      "seed": 3, "score": 1.0}
 
 The expert's replies are the assistant's messages; one that belongs to the prompt has "loss": false, so that it is not
-learned.
-With tools=native a row has the columns and messages of tool calls. Episodes that the expert does not solve, and those
-whose environment fails, are rejected and counted.
+learned. With tools=native a row has the columns and messages of tool calls. Episodes that the expert does not solve,
+and those whose environment fails, are rejected and counted.
 """
 
 import json

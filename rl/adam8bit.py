@@ -53,12 +53,14 @@ class AdamW8bit(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self) -> None:
         """Take a step with the gradients that are there."""
+        levels = {"exp_avg": dynamic_map(), "exp_avg_sq": unsigned_map()}
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
                     if not self.state[p]:
                         self.state[p].update(fresh_state(p))
-                    step_tensor(p, self.state[p], group)
+                    levels = {name: level.to(p.device) for name, level in levels.items()}
+                    step_tensor(p, self.state[p], levels, group)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Load the state of a checkpoint. The base class makes floats of codes, which loses none of them."""
@@ -91,10 +93,12 @@ def fresh_state(p: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
-def step_tensor(p: torch.Tensor, state: dict[str, torch.Tensor], group: dict) -> None:
-    """Take AdamW's step of one tensor (Loshchilov and Hutter 2019, algorithm 2), PIECE weights at a time."""
+def step_tensor(p: torch.Tensor, state: dict[str, torch.Tensor], levels: dict[str, torch.Tensor], group: dict) -> None:
+    """Take AdamW's step of one tensor (Loshchilov and Hutter 2019, algorithm 2), PIECE weights at a time.
+
+    levels: of the codes of each moment.
+    """
     state["step"] += 1
-    levels = {"exp_avg": dynamic_map().to(p.device), "exp_avg_sq": unsigned_map().to(p.device)}
     weights_N, grad_N = p.view(-1), p.grad.reshape(-1)
     for start in range(0, p.numel(), PIECE):
         rows, blocks = slice(start, start + PIECE), slice(start // BLOCK, (start + PIECE) // BLOCK)
@@ -108,7 +112,7 @@ def step_tensor(p: torch.Tensor, state: dict[str, torch.Tensor], group: dict) ->
 
 
 def adamw(weights_N, grad_N, mean_N, square_N, step: float, group: dict) -> None:
-    """Change weights and moments in place. step: this one's number, from 1."""
+    """Change weights and moments, all [N] in float32 but the weights, in place. step: this one's number, from 1."""
     beta1, beta2 = group["betas"]
     mean_N.lerp_(grad_N, 1 - beta1)
     square_N.mul_(beta2).addcmul_(grad_N, grad_N, value=1 - beta2)

@@ -26,13 +26,8 @@ from rl.config.model_checks import asked_of_base, check_stored
 
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 PROMPTS, MOST_TOKENS = 8, 64  # of merge.py's certificate: held-out tasks, unless prompts= says otherwise; of a reply
-MOMENTS = {
-    "adamw": 8,
-    "adam": 8,
-    "sgd": 0,
-    "adamw8bit": 2,
-    "muon": 4,
-}  # bytes of the optimizer's state for a trained weight
+# bytes of the optimizer's state for a trained weight; adamw8bit has 1/32 byte more for its scales
+MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0, "adamw8bit": 2, "muon": 4}
 PARTS, IN_PLACE = 8, 2**30  # rl/ranks/gradients.py: parts of a step's tree; bytes of gradients from which there is none
 
 

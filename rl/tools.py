@@ -35,14 +35,15 @@ def as_text(action: str, env: envs.Environment) -> str:
     return json.dumps(calls[0]["function"], ensure_ascii=False) if calls else content
 
 
+def with_tools(cfg: Config) -> list[str]:
+    """Return the names of the environments whose actions are calls of tools."""
+    return [name for name, options in cfg.environments.items() if getattr(options, "tools", "none") == "native"]
+
+
 def check_tools(tokenizer: Tokenizer, cfg: Config) -> None:
-    """Raise ValueError if an environment has tools=native, and the checkpoint has no format for calls of tools, or the
-    history is the template's: it would get replies as text, and some templates write calls of earlier turns anew."""
-    for name, options in cfg.environments.items():
-        if getattr(options, "tools", "none") == "native":
-            if cfg.history == "template":
-                raise Refusal(f"{name}.tools=native does not go with history=template; take history=append")
-            try:
-                tokenizer.check_tools()
-            except RefusedByModel as error:
-                raise Refusal(f"{name}.tools=native: {error}") from None
+    """Raise ValueError if an environment has tools=native, and the checkpoint has no format for calls of tools."""
+    for name in with_tools(cfg):
+        try:
+            tokenizer.check_tools()
+        except RefusedByModel as error:
+            raise Refusal(f"{name}.tools=native: {error}") from None

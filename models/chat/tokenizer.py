@@ -21,7 +21,8 @@ from pathlib import Path
 from tokenizers import Tokenizer as FastTokenizer
 
 from models.chat.formats import ANSWER, THINK, Marks, check, has_tools, in_thought, without_thoughts
-from models.chat.templates import ASKED, SAID, Format, NoFormat, choose_call_reader, choose_format, tools_format
+from models.chat.templates import ASKED, SAID, Format, NoFormat, choose_format
+from models.chat.tool_formats import choose_call_reader, tools_format
 from models.chat.tools import Reader
 from models.json_file import parse_json, read_bytes, read_object
 from models.refusal import Refusal

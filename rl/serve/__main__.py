@@ -25,7 +25,7 @@ from rl.config.help import quiet_on_closed_pipe
 from rl.config.refusals import Refusal
 from rl.run import exits
 from rl.serve.loading import ModelKeys, load, parse_over_adapters_base
-from rl.serve.protocol import ErrorHandler, Protocol
+from rl.serve.protocol import PageHandler, Protocol
 from rl.serve.sampler import Sampler
 
 KEY = "SERVE_KEY"  # the environment variable of the server's key
@@ -64,7 +64,7 @@ def listen(model: str, keys: Keys, sampler: Sampler) -> Server:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OSError(f"cannot listen on {keys.host}:{keys.port}: {reason}") from None
-    server.handler = ErrorHandler
+    server.handler = PageHandler
     protocol.server = server
     return server
 

@@ -98,8 +98,8 @@ UNSUPPORTED = {
 }
 
 
-class ErrorHandler(Handler):
-    """A handler whose errors have OpenAI's form, and whose page at / talks to the models."""
+class PageHandler(Handler):
+    """A handler that sends the page at / and gives errors OpenAI's form."""
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != "/":

@@ -249,9 +249,6 @@ def test_a_run_with_tools_is_refused_for_such_a_checkpoint():
     check_tools(tokenizer, parse(["env=textcraft,sat"]))
     with pytest.raises(ValueError, match=r"^textcraft.tools=native: .*leaves out the tools"):
         check_tools(tokenizer, parse(["env=sat,textcraft", "textcraft.tools=native", "textcraft.prompt=native"]))
-    words = ["textcraft.tools=native", "textcraft.prompt=native", "history=template", "algo=grpo"]
-    with pytest.raises(ValueError, match=r"textcraft\.tools=native does not go with history=template"):
-        check_tools(tokenizer, parse(words))
 
 
 def test_servers_are_refused_with_tools():
