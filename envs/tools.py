@@ -21,7 +21,7 @@ def check_tools(tools: str, prompt: str) -> None:
     if tools not in TOOLS:
         raise Refusal(f"tools must be 'none' or 'native', not {tools!r}")
     if tools == "native" and prompt != "native":
-        raise Refusal(f"tools=native has a prompt of its own, and prompt={prompt} another: leave one of the two out")
+        raise Refusal(f"tools=native has a prompt of its own, in place of prompt=native; here prompt={prompt}")
 
 
 def function(name: str, description: str, **properties: dict) -> dict:

@@ -8,11 +8,14 @@ right and wrong alone: a reply is rewarded if it is the answer.
 """
 
 import json
+import sys
 from itertools import permutations
 
 WORDS = """
 oak iron stone gold birch door stick book lamp desk red blue apple soap cup plate knife bowl shelf bed chair ball key
 """
 
+if len(sys.argv) > 1:
+    sys.exit(__doc__)
 for first, second in permutations(WORDS.split(), 2):
     print(json.dumps({"question": f"Reply with one word.\n{first} {second}", "answer": first}))

@@ -13,7 +13,7 @@ from rl.config.arguments import NotNegative
 from rl.config.checks import without_auto
 from rl.config.refusals import Refusal
 from rl.judge.adapter_settings import with_base
-from rl.run import exits
+from rl.run import exits, history
 from rl.serve.sampler import BASE, Sampler
 
 Keys = TypeVar("Keys")
@@ -23,7 +23,7 @@ MOST = 8192  # tokens of a sequence, unless max_len= says more
 @dataclass(frozen=True)
 class ModelKeys:
     model: str = "tiny"  # the base: tiny, smol, a folder, a .gguf file, a hub id; default: that of the first adapter
-    adapter: str = ""  # adapters' folders by comma, which are their names too; NAME=FOLDER gives another name
+    adapter: str = ""  # folders of adapters or runs by comma, also their names; NAME=FOLDER gives another name
     max_len: NotNegative[int] = 0  # most tokens of a prompt and its reply; 0: the model's, at most 8192
     thinking: bool = True  # for checkpoints that can think before they answer (Qwen3); false: answers without thoughts
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of the weights; auto: bfloat16 on CUDA
@@ -41,10 +41,25 @@ def parse_over_adapters_base(words: list[str], name: str, own_keys: type[Keys], 
     """Return the model's settings and the program's own, with the base and the quantisation of the adapters where the
     words name none. Exit with 2 on a wrong word. name: the program's."""
     with exits.exits_cleanly(name):
+        words = best_of_runs(words)
         given = dict(word.split("=", 1) for word in words if "=" in word)
         words = with_base(words, list(map(str, adapters(given.get("adapter", "")).values())))
     model_keys, keys = program.parse(words, name, ModelKeys, own_keys, about=about)
     return model_keys, keys
+
+
+def best_of_runs(words: list[str]) -> list[str]:
+    """Return the words with the best epoch of each run's folder in adapter=, under the name that it had. Print which.
+    Raise ArgumentError for a run that has none."""
+    found = []
+    for key, mark, value in (word.partition("=") for word in words):
+        if key == "adapter":
+            best = {name: history.best_of_run(str(folder)) for name, folder in adapters(value).items()}
+            if lines := [line for _, line in best.values() if line]:
+                print(*lines, sep="\n")
+                value = ",".join(f"{name}={folder}" for name, (folder, _) in best.items())
+        found.append(f"{key}{mark}{value}")
+    return found
 
 
 def adapters(words: str) -> dict[str, Path]:

@@ -290,7 +290,9 @@ def test_a_privileged_prompt_has_the_experts_calls(load):
 
 
 def test_tools_replace_the_form_of_the_prompt():
-    with pytest.raises(ValueError, match="tools=native has a prompt of its own, and prompt=short another"):
+    with pytest.raises(
+        ValueError, match="tools=native has a prompt of its own, in place of prompt=native; here prompt=short"
+    ):
         envs.make("textcraft", tools="native", prompt="short")
     with pytest.raises(ValueError, match="tools must be 'none' or 'native', not 'qwen'"):
         envs.make("db_bench", tools="qwen")
