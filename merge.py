@@ -39,7 +39,7 @@ from models.weights import resolve
 from rl.config import program
 from rl.config.arguments import NotNegative, Positive
 from rl.config.refusals import Refusal
-from rl.judge.adapter_settings import SAVED, settings_file, trained_over
+from rl.judge.adapter_settings import SAVED, named_base, settings_file, trained_over
 from rl.merging import push
 from rl.merging.certificate import Probes, certificate, make_probes, shortfall
 from rl.merging.certificate import describe as describe_certificate
@@ -118,7 +118,7 @@ def main(keys: Keys) -> None:
 def write(keys: Keys) -> None:
     """Write the merged checkpoint, or the adapter alone, into out=."""
     # 1. open the base and the adapter
-    base = keys.model or lora.read_adapter_config(Path(keys.adapter)).get("base_model_name_or_path")
+    base = keys.model or named_base(Path(keys.adapter))
     if not base:
         raise Refusal(f"{keys.adapter}: adapter_config.json names no base model; give model=")
     if Path(keys.out).exists():

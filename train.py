@@ -12,9 +12,11 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import lora
 from models import Tokenizer
+from models.moe import take_loads
 from rl import kl
 from rl.batch import add_values, make_batch, policy_logprobs, whiten_rewards
 from rl.config.fields import Config, algorithm_module
@@ -37,7 +39,8 @@ from rl.tasks import make_tasks
 from rl.update import update
 
 
-def main(cfg: Config) -> None:
+def main(cfg: Config) -> Path:
+    """Run. Return the run's folder."""
     # 1. Start: the model with its adapter, the critic, the optimizer. All that changes is in `state`.
     with closing(Tracker(cfg.track)) as tracker, setup.started(cfg) as (run, tokenizer, state, demos):
         if run.lacks_evaluation(state):
@@ -48,6 +51,7 @@ def main(cfg: Config) -> None:
         while not run.finished(state):
             run_epoch(run, tokenizer, state, demos, tracker)
         print(run.last_line(state))
+    return run.folder
 
 
 def run_epoch(
@@ -58,7 +62,8 @@ def run_epoch(
     # 2. Collect episodes: the agent's own, an expert's, or a file's.
     with run.phase("collect") as phase:
         episodes = collect(tokenizer, state, demos, cfg)
-        stats = (token_stats if demos else rollout_stats)(episodes)
+        judged = state.judge.grade(episodes, run.folder) if state.judge else {}
+        stats = (token_stats if demos else rollout_stats)(episodes) | judged
         run.collected(state, episodes, stats)
         phase["tokens"] += stats["sampled_tokens"]
 
@@ -125,14 +130,17 @@ def score(state: TrainState, episodes: list[Episode], cfg: Config) -> Batch:
         with lora.use_adapter(state.model, state.reference):
             ref_logprobs_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
         batch = replace(batch, ref_logprobs_N=ref_logprobs_N)
+    batch = state.teacher.graded(batch, cfg, micro_tokens) if state.teacher else batch
     batch = algorithm_module(cfg.algo).advantages(batch, cfg.algorithm)
-    return off_policy.weighted(batch, cfg.sampler_clip) if cfg.sampler else batch
+    return off_policy.weighted(batch, cfg) if cfg.sampler else batch
 
 
 def learn(state: TrainState, batch: Batch, cfg: Config) -> tuple[dict, Batch]:
     """Take the epoch's optimizer steps. Return (their metrics, the batch with first_entropy_N)."""
     with progress_bar(cfg.algorithm.epochs * len(batch.episodes), f"epoch {state.epoch + 1} learning") as progress:
         losses, first_entropy_N = update(state, batch, algorithm_module(cfg.algo), cfg, progress)
+    if loads := take_loads(state.model):
+        losses["expert_load"], losses["experts_idle"] = loads
     state.epoch, state.mid_epoch = state.epoch + 1, False
     state.groups += cfg.episodes // cfg.algorithm.group_size
     state.baseline = batch.baseline

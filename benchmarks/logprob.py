@@ -214,7 +214,8 @@ def main(options: Options) -> None:
     width = options.D + options.D % 2  # rotary embedding takes pairs
     square = {"D": width, "I": width, "Q": width, "K": width, "H": 1, "key_heads": 1, "V": options.V}
     common.choose_products(
-        options, Sizes(L=layers, **square, tied=True, normed=False, biases=0, silu=True, stored="none")
+        options,
+        Sizes(L=layers, **square, tied=True, normed="", biases=0, silu=True, joined=False, experts=0, stored="none"),
     )
     make = lru_cache(1)(make_inputs)  # keeps the inputs of one dtype at a time
 

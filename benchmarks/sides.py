@@ -176,6 +176,7 @@ def grpo_trainer(model, tokenizer, reward: Callable, texts: list[str], folder: P
     more: other settings of GRPOConfig. keys: other arguments of the trainer.
     """
     from datasets import Dataset
+    from datasets.table import InMemoryTable
     from transformers.trainer_callback import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
 
@@ -185,7 +186,8 @@ def grpo_trainer(model, tokenizer, reward: Callable, texts: list[str], folder: P
         lr_scheduler_type="constant", shuffle_dataset=False, gradient_checkpointing=False, report_to="none",
         logging_strategy="no", save_strategy="no", disable_tqdm=True, **more,
     )  # fmt: skip
-    data = Dataset.from_dict({"prompt": texts})
+    # Named here, because datasets would pickle the table for a fingerprint, which recent pyarrow's types refuse.
+    data = Dataset(InMemoryTable.from_pydict({"prompt": texts}), fingerprint="prompts")
     trainer = GRPOTrainer(model, reward, args=args, train_dataset=data, processing_class=tokenizer, **keys)
     trainer.remove_callback(PrinterCallback)
     return trainer

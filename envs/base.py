@@ -1,6 +1,6 @@
 """The interface of every environment: its base class and its records. What environments share is in envs/common.py."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -29,6 +29,8 @@ class Environment:
     task: str = ""  # once reset, the canonical text of the task; equal tasks have equal texts, whose hash is the split
     slow: bool = False  # step and reset wait for a server or another process: rollouts call them in a thread pool
     timeout_reward: float = 0.0  # what the turn limit costs an unsolved task; rollouts also pay it where max_len cuts
+    tools: Sequence[dict] = ()  # JSON schemas of the actions, if the agent takes them as calls of tools (tools=native)
+    role: str = "user"  # of the message that holds the last step's observation: user, or tool after a call
     left: Event = Event()  # set by a rollout that ends early: a slow environment stops waiting and raises
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
@@ -45,6 +47,14 @@ class Environment:
 
     def oracle(self) -> str:
         """Return an expert's next turn. Raise RuntimeError if the environment has no expert."""
+        raise NotImplementedError
+
+    def action_of(self, content: str, calls: list[dict]) -> str:
+        """Return the action text for `step` of a reply with tools. Raise envs.tools.Malformed for a wrong call."""
+        raise NotImplementedError
+
+    def calls_of(self, action: str) -> tuple[str, list[dict]]:
+        """Return the content and the calls of an expert's action with tools: `action_of` of them is the action."""
         raise NotImplementedError
 
 

@@ -119,6 +119,11 @@ def opening(form: str, observation: str, instructions: str, agreed: str, short: 
     return [{"role": role, "content": text} for role, text in messages]
 
 
+def form_of(config) -> str:
+    """Return the form of the replies: an environment with tools reads their calls in the short form."""
+    return "short" if config.tools == "native" else config.prompt
+
+
 def as_reply(form: str, thought: str, action: str) -> str:
     """Return an expert's action as a reply in the form of the prompt."""
     return action if form == "short" else f"Thought:\n{thought}\n\nAction:\n{action}"

@@ -63,7 +63,7 @@ def conversation(row: object, prompt: str, answer: str = "") -> tuple[list[dict]
             known = ", ".join(FLAGS)
             raise Refusal(f"the column {name!r} looks like a flag for each message; rename it to one of {known}")
     messages = _with_system(messages, row)
-    if tools := _tools(row.get("tools")):
+    if tools := declared_tools(row.get("tools")):
         if messages[0]["role"] == "assistant":
             raise Refusal("it declares tools, and begins with a message of the assistant")
         messages[0] = {**messages[0], "tools": tools}
@@ -236,8 +236,8 @@ def _calls(fields: dict) -> list[dict]:
     return read
 
 
-def _tools(given: object) -> list[dict]:
-    """Return the declared tools, which may stand in a text of JSON."""
+def declared_tools(given: object) -> list[dict]:
+    """Return the declared tools, which may stand in a text of JSON. Raise ValueError for any other value."""
     tools = unpack(given) if isinstance(given, str) else given
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise Refusal(f"tools must be a list of objects, not {_short(given)}")

@@ -4,7 +4,8 @@
      "seed": 3, "score": 1.0}
 
 The expert's replies are the assistant's messages; one that belongs to the prompt has "loss": false, so that it is not
-learned. Episodes that the expert does not solve, and those whose environment fails, are rejected and counted.
+learned. With tools=native a row has the columns and messages of tool calls. Episodes that the expert does not solve,
+and those whose environment fails, are rejected and counted.
 """
 
 import json
@@ -59,12 +60,19 @@ def demonstration(name: str, env: Environment, seed: int, split: str) -> tuple[d
         while not over:
             reply = expert(env)
             step = env.step(reply)
-            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": step.observation}]
+            messages += [_said(env, reply), {"role": env.role, "content": step.observation}]
             score, over = score + step.reward, step.terminated or step.truncated
     except EnvironmentFailed:
         return {}, "failed"
-    row = {"messages": messages[:-1], "env": name, "seed": seed, "score": score}
+    tools = {"tools": messages[0].pop("tools")} if env.tools else {}  # a row declares them in a column
+    row = {"messages": messages[:-1], **tools, "env": name, "seed": seed, "score": score}
     return row, "written" if step.info["success"] else "unsolved"
+
+
+def _said(env: Environment, reply: str) -> dict:
+    """Return an expert's reply as a message, with tools as calls."""
+    content, calls = env.calls_of(reply) if env.tools else (reply, [])
+    return {"role": "assistant", "content": content} | ({"tool_calls": calls} if calls else {})
 
 
 def expert(env: Environment) -> str:

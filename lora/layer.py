@@ -128,8 +128,8 @@ def inject(
 ) -> list[str]:
     """Freeze the model, add an adapter to the target layers and activate it. Return the names of these layers.
 
-    targets: "all-linear" (all but the output head), "attention" (q, k, v, o), a list of names (matched as whole dotted
-        suffixes; rl/config/model_checks.py makes it of names by comma), or a regular expression for whole names.
+    targets: "all-linear" (all but the output head), "attention" (q, k, v, o, or qkv), a list of names (matched as whole
+        dotted suffixes; rl/config/model_checks.py makes it of names by comma), or a regular expression for whole names.
     rslora: scale by alpha / sqrt(r) (Kalajdzievski 2023).
     rank_pattern, alpha_pattern: exceptions to r and alpha (lora/targets.py).
     Raises ValueError for r < 1, targets that match nothing, or a target on the output head.

@@ -130,6 +130,11 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
     return names
 
 
+def is_adapter(folder: Path) -> bool:
+    """Return whether a folder has the settings of an adapter."""
+    return (folder / "adapter_config.json").is_file()
+
+
 def read_adapter_config(folder: Path) -> dict:
     """Return the checked adapter_config.json; if it pins a revision, base_model_name_or_path is "id@revision".
 

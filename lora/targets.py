@@ -128,7 +128,7 @@ def matching(paths: Iterable[str], targets: str | list[str]) -> list[str]:
     if targets == "all-linear":
         return [path for path in paths if path != "lm_head"]
     if targets == "attention":
-        targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
+        targets = ["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"]
     if isinstance(targets, str):
         patterns = Patterns()
         return [path for path in paths if patterns.matches(targets, path)]

@@ -8,6 +8,12 @@ from models.attention import KEY_BLOCK
 from models.decoder import CausalLM
 
 
+def stored_dtype(weight: torch.Tensor) -> torch.dtype:
+    """Return the dtype of keys and values of a model with such weights. On a CPU, where attention computes in float32,
+    16-bit numbers are widened once, and not in each step that reads them."""
+    return torch.promote_types(weight.dtype, torch.float32) if weight.device.type == "cpu" else weight.dtype
+
+
 class KVCache:
     """Keys [U, Z, E, L] and values [U, Z, L, E] of each layer: U blocks of L = KEY_BLOCK tokens, and Z = rows * K. U
     doubles up to max_len's blocks; on CUDA they are allocated at once, because graphs keep addresses."""
@@ -16,7 +22,8 @@ class KVCache:
         cfg, like = model.config, model.lm_head.weight
         self.heads, self.most_blocks = cfg.num_key_value_heads, -(-max_len // KEY_BLOCK)
         shape = (self.most_blocks if like.is_cuda and max_len else 2, rows * self.heads, KEY_BLOCK, cfg.head_dim)
-        self.values = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
+        dtype = stored_dtype(like)
+        self.values = [torch.zeros(shape, dtype=dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
         self.keys = [torch.zeros_like(values.mT, memory_format=torch.contiguous_format) for values in self.values]
 
     def view(self, rows: slice | torch.Tensor, starts_B: torch.Tensor, width: int) -> "CacheView":
@@ -60,6 +67,6 @@ class CacheView:
     def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the new keys and values; return the keys and values of all tokens so far, k_UZEL and v_UZLE."""
         keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
-        keys[self.block, self.heads, :, self.place] = k_BKTE.transpose(1, 2)
-        values[self.block, self.heads, self.place] = v_BKTE.transpose(1, 2)
+        keys[self.block, self.heads, :, self.place] = k_BKTE.transpose(1, 2).to(keys.dtype)
+        values[self.block, self.heads, self.place] = v_BKTE.transpose(1, 2).to(values.dtype)
         return keys[: self.blocks, self.read], values[: self.blocks, self.read]

@@ -1,4 +1,4 @@
-"""The decoder of Qwen2/2.5, Qwen3, Llama and Mistral: one definition, Hugging Face module names.
+"""The decoder of Qwen, Llama, Mistral and their relatives: one definition, Hugging Face module names.
 
 Everything except attention works on rows: the tokens of a batch laid end to end, x_ND. Only attention needs to know
 which rows form a sequence; a `Layout` (models/layout.py) says so. So padding and packing cost nothing elsewhere.
@@ -7,6 +7,7 @@ Gradient checkpointing by block (Chen et al. 2016) keeps only each block's input
 block again before its gradient. The same operations run on the same numbers: on a CPU the gradients have the same bits.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -21,6 +22,7 @@ from models.elementwise import by_whole_vectors
 from models.hooks import fast_matmul, hooks
 from models.layout import Layout, make_layout, segments_to_sequences
 from models.linear import ROW_MULTIPLE, Linear, joint_linear
+from models.moe import SparseMLP
 from models.refusal import Refusal
 from models.rope import Rope, frequencies
 
@@ -40,25 +42,42 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, x.shape[-1:], self.weight, self.eps) if y is None else y
 
 
+class WidthNorm(RMSNorm):
+    """RMSNorm of all heads of a row together (OLMo 2)."""
+
+    def forward(self, x_NHE: torch.Tensor) -> torch.Tensor:
+        return super().forward(x_NHE.flatten(1)).view_as(x_NHE)
+
+
 class Attention(nn.Module):
-    """Grouped-query attention with rotary embeddings and, as configured, biases, head norms and a sliding window."""
+    """Grouped-query attention with rotary embeddings and, as configured, biases, norms of q and k, and a window."""
 
     def __init__(self, cfg: ModelConfig, index: int):
         super().__init__()
         self.head_dim, self.rope, self.window = cfg.head_dim, cfg.ropes[index], cfg.windows[index]
         self.heads = cfg.num_attention_heads, cfg.num_key_value_heads
         width_q, width_kv = (heads * cfg.head_dim for heads in self.heads)
-        self.q_proj = Linear(cfg.hidden_size, width_q, bias=cfg.qkv_bias)
-        self.k_proj = Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
-        self.v_proj = Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
+        self.widths, self.joined = (width_q, width_kv, width_kv), cfg.joined_layers
+        if self.joined:
+            self.qkv_proj = Linear(cfg.hidden_size, sum(self.widths), bias=cfg.qkv_bias)
+        else:
+            self.q_proj = Linear(cfg.hidden_size, width_q, bias=cfg.qkv_bias)
+            self.k_proj = Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
+            self.v_proj = Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
         self.o_proj = Linear(width_q, cfg.hidden_size, bias=cfg.o_bias)
-        self.q_norm = RMSNorm(cfg.head_dim, cfg.rms_norm_eps) if cfg.qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(cfg.head_dim, cfg.rms_norm_eps) if cfg.qk_norm else nn.Identity()
+        self.q_norm, self.k_norm = nn.Identity(), nn.Identity()
+        if cfg.qk_norm == "heads":
+            self.q_norm, self.k_norm = (RMSNorm(cfg.head_dim, cfg.rms_norm_eps) for _ in "qk")
+        if cfg.qk_norm == "width":
+            self.q_norm, self.k_norm = (WidthNorm(width, cfg.rms_norm_eps) for width in (width_q, width_kv))
 
     def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, wanted=None) -> torch.Tensor:
         """Return the attended rows, [N, D]. Every row gives a key and a value; only the rows of `wanted` (default: all)
         are queries and get a result."""
-        if wanted is None:
+        if self.joined:
+            q, k, v = self.qkv_proj(x_ND).split(self.widths, -1)
+            q = q if wanted is None else q[wanted]
+        elif wanted is None:
             q, k, v = joint_linear(x_ND, self.q_proj, self.k_proj, self.v_proj)
         else:
             k, v = joint_linear(x_ND, self.k_proj, self.v_proj)
@@ -81,36 +100,54 @@ class MLP(nn.Module):
 
     def __init__(self, cfg: ModelConfig):
         super().__init__()
-        self.gate_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
-        self.up_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
+        self.joined = cfg.joined_layers
+        if self.joined:
+            self.gate_up_proj = Linear(cfg.hidden_size, 2 * cfg.intermediate_size, bias=cfg.mlp_bias)
+        else:
+            self.gate_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
+            self.up_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
         self.down_proj = Linear(cfg.intermediate_size, cfg.hidden_size, bias=cfg.mlp_bias)
         self.hidden_act, tanh = cfg.hidden_act, partial(F.gelu, approximate="tanh")
         act = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu, "gelu_pytorch_tanh": tanh}[cfg.hidden_act]
         self.act = partial(by_whole_vectors, act)
 
     def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
-        gate, up = joint_linear(x_ND, self.gate_proj, self.up_proj)
+        gate, up = self.gate_and_up(x_ND)
         return self.down_proj(self.act(gate) * up)
+
+    def gate_and_up(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.gate_up_proj(x_ND).chunk(2, -1) if self.joined else joint_linear(x_ND, self.gate_proj, self.up_proj)
 
 
 class Block(nn.Module):
-    """One layer: attention and MLP, each on normed rows and added to the rows."""
+    """One layer: attention and MLP, each added to the rows. Most families norm what they read, some what they add."""
 
     def __init__(self, cfg: ModelConfig, index: int):
         super().__init__()
-        self.input_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
+        self.config = cfg
+        self._add_norms(*cfg.norms[:2])
         self.self_attn = Attention(cfg, index)
-        self.post_attention_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
-        self.mlp = MLP(cfg)
+        self._add_norms(*cfg.norms[2:])
+        self.mlp = SparseMLP(cfg, MLP) if cfg.num_experts else MLP(cfg)
+
+    def _add_norms(self, *names: str) -> None:
+        for name in filter(None, names):
+            self.add_module(name, RMSNorm(self.config.hidden_size, self.config.rms_norm_eps))
 
     def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, wanted=None) -> torch.Tensor:
         """Return the rows after this layer; with `wanted` only those rows."""
         # On a CPU this is how training computes a block (models/cpu/block.py); the lines below are the reference.
         if cache is None and (fused := hooks(x_ND).train_block(self, x_ND, layout, wanted)) is not None:
             return fused
-        attended = self.self_attn(self.input_layernorm(x_ND), layout, cache, wanted)
-        x_ND = (x_ND if wanted is None else x_ND[wanted]) + attended
-        return x_ND + self.mlp(self.post_attention_layernorm(x_ND))
+        return self.compute(x_ND, layout, cache, wanted, self.mlp)
+
+    def compute(self, x_ND: torch.Tensor, layout: Layout, cache, wanted, mlp: Callable) -> torch.Tensor:
+        """Return what `forward` does, with `mlp` in the place of self.mlp."""
+        norms = (getattr(self, name) if name else unchanged for name in self.config.norms)
+        before_attention, after_attention, before_mlp, after_mlp = norms
+        attended = after_attention(self.self_attn(before_attention(x_ND), layout, cache, wanted))
+        x_ND = (x_ND if wanted is None else x_ND[wanted]) + scaled(attended, self.config.residual_multiplier)
+        return x_ND + scaled(after_mlp(mlp(before_mlp(x_ND))), self.config.residual_multiplier)
 
 
 class Decoder(nn.Module):
@@ -141,6 +178,7 @@ class CausalLM(nn.Module):
     @fast_matmul()
     def forward(self, ids_BT, positions_BT=None, segments_BT=None, cache=None, sequences_ST=None, wanted=None):
         """Return hidden states after the final norm, [B, T, D], in the dtype of the weights. Indices are int64.
+        Their product with the head's weight is the logits.
 
         positions_BT: position of each token in its sequence; default 0, 1, ... in each row or segment.
         segments_BT:  a run of tokens with one id >= 0 is a sequence of its own; -1 is padding, whose outputs are finite
@@ -155,13 +193,14 @@ class CausalLM(nn.Module):
             sequences_ST = segments_to_sequences(segments_BT)
         layout = make_layout(ids_BT, positions_BT, sequences_ST, cache is not None, self.exact, self.rotary_tables)
         x_ND = self.model.embed_tokens(F.pad(ids_BT.reshape(-1), (0, layout.N - ids_BT.numel())))
+        x_ND = scaled(x_ND, self.config.embedding_multiplier)
         # The last block's rows are filled up with copies of row 0, because products take a multiple of ROW_MULTIPLE.
         last_rows = None if wanted is None else F.pad(wanted, (0, -len(wanted) % ROW_MULTIPLE))
         for i, layer in enumerate(self.model.layers):
             is_last = i == len(self.model.layers) - 1
             view = None if cache is None else cache.layer(i)
             x_ND = self.run_block(layer, x_ND, layout, view, last_rows if is_last else None)
-        x_ND = self.model.norm(x_ND)
+        x_ND = scaled(self.model.norm(x_ND), self.config.hidden_multiplier)
         return x_ND[: ids_BT.numel()].view(*ids_BT.shape, -1) if wanted is None else x_ND[: len(wanted)]
 
     def rotary_tables(self, length: int, device) -> dict[Rope, tuple[torch.Tensor, torch.Tensor]]:
@@ -184,6 +223,15 @@ class CausalLM(nn.Module):
                 cos, sin = angles.cos() * scaling, angles.sin() * scaling
                 self._tables[rope] = (torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
         return self._tables
+
+
+def unchanged(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    """Return x * factor, and x itself for 1, the factor of most families."""
+    return x if factor == 1 else x * factor
 
 
 def rotate(x_NHE: torch.Tensor, cos_NE: torch.Tensor, sin_NE: torch.Tensor) -> torch.Tensor:

@@ -84,27 +84,39 @@ class Engine:
             if source is None or source.sampling is not None:
                 raise RuntimeError(f"slot {parent} is {'being sampled' if source else 'not open'}: it cannot be copied")
             state.ids, state.pending, state.fed, state.turn = source.ids[:], source.ids[:], source.fed, source.turn
+            state.limit = source.limit
             share_prefix(state, self._slots, self.version(), parent)
         self._slots[slot] = state
         return slot
 
-    def feed(self, slot: int, ids: list[int]) -> None:
-        """Append ids to a slot's sequence; `run` then samples its next turn."""
+    def feed(self, slot: int, ids: list[int], limit: int | None = None) -> None:
+        """Append ids to a slot's sequence; `run` then samples its next turn. limit: in place of max_new_tokens."""
         state = self._slots[slot]
         if state.sampling is not None:
             raise RuntimeError(f"slot {slot} is being sampled; feed it when its turn has come")
         if not ids and not state.pending:
             raise Refusal(f"slot {slot} is empty: a sequence begins with at least one id")
         state.ids += ids
-        state.pending, state.fed = state.pending + ids, True
+        state.pending, state.fed, state.limit = state.pending + ids, True, limit
         if state.length == 0:
             share_prefix(state, self._slots, self.version())
 
+    def rewind(self, slot: int, length: int) -> None:
+        """Drop all ids of a slot's sequence but the first `length`, whose keys and values stay; then feed it."""
+        self._settle_children(slot)
+        state = self._slots[slot]
+        state.length = min(state.length, length)
+        state.ids, state.pending = state.ids[:length], state.ids[state.length : length]
+
     def close(self, slot: int) -> None:
         """Free the slot."""
+        self._settle_children(slot)
+        del self._slots[slot]
+
+    def _settle_children(self, slot: int) -> None:
+        """Copy keys and values to the slots that wait for those of this one."""
         if any(state.parent == slot for state in self._slots.values()):
             copy_prefixes(self._slots, self._cache, self._compute, self.version)
-        del self._slots[slot]
 
     def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[SampledTurn]:
         """Sample one turn for every slot that has been fed; yield each turn as soon as it is finished.

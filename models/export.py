@@ -14,7 +14,7 @@ import torch
 
 from models.decoder import CausalLM
 from models.refusal import Refusal
-from models.rope import nested, rope_settings
+from models.rope import OWN_LAYOUT, nested, rope_settings
 
 SHARD = 5 * 10**9  # bytes of a file's tensors at most, if one tensor alone has not more
 NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -102,8 +102,11 @@ def save_config(folder: Path, raw_config: dict, dtype: torch.dtype) -> None:
 def both_layouts(raw_config: dict) -> dict:
     """Return the config.json with its rotary settings in both layouts, so that old and new readers compute the same.
 
-    Settings nested by layer type stay in rope_parameters alone, because the old layout cannot hold them.
+    Settings nested by layer type stay in rope_parameters alone, because the old layout cannot hold them. The families
+    of OWN_LAYOUT keep what they have.
     """
+    if raw_config.get("model_type") in OWN_LAYOUT:
+        return raw_config
     rest = {k: v for k, v in raw_config.items() if k not in ("rope_theta", "rope_scaling", "rope_parameters")}
     settings = rope_settings(raw_config)
     if nested(settings):

@@ -51,6 +51,16 @@ def log_normalizer(logits_NV: torch.Tensor) -> torch.Tensor:
     return whole
 
 
+def logprobs_beside(hidden_ND, weight_VD, targets_N, logprobs_N, words, temperature: float) -> torch.Tensor:
+    """Return the log-probabilities [N, k] of the ids `words` [N, k], with their gradient, given those of the targets.
+
+    log p(word) = log p(target) + (logit of word - logit of target) / temperature: no second pass over the vocabulary.
+    """
+    wide = logprobs_N.dtype
+    hidden_ND, rows = hidden_ND.to(wide), weight_VD[words].to(wide) - weight_VD[targets_N].to(wide)[:, None]
+    return logprobs_N[:, None] + torch.einsum("nd,nkd->nk", hidden_ND, rows) / temperature
+
+
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_ND, weight_VD, targets_N, temperature, entropy_grad):

@@ -16,6 +16,9 @@ from models.refusal import Refusal
 LAYER_TYPES = ("full_attention", "sliding_attention")
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3")
 THETA = 10000.0  # default of rope_theta
+THETAS = {"smollm3": 2e6, "olmo3": 5e5}  # of families with another default
+OWN_LAYOUT = ("olmo3",)  # families whose settings beside the nested ones are for some layers alone
+NESTS = ("qwen2", "qwen3", "olmo3")  # families whose settings may be nested by layer type
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,11 @@ class Stretch:
 class Rope:
     """The numbers that define a layer's angles."""
 
-    kind: str = "default"  # default | linear | dynamic | yarn | llama3
+    kind: str = "default"  # default | linear | dynamic | yarn | llama3 | none: every angle is 0, which turns nothing
     theta: float = THETA
     stretch: Stretch | None = None  # for other kinds than the default
     max_length: int | None = None  # dynamic: up to this length the angles do not depend on the length
-    scaling: float = 1.0  # yarn: multiplies cos and sin, so attention scores grow by its square
+    scaling: float = 1.0  # multiplies cos and sin, so attention scores grow by its square (yarn, Granite)
 
 
 def frequencies(rope: Rope, head_dim: int, device=None) -> tuple[torch.Tensor, float]:
@@ -50,6 +53,8 @@ def frequencies(rope: Rope, head_dim: int, device=None) -> tuple[torch.Tensor, f
     """
     pairs = torch.arange(0, head_dim, 2, device=device).float() / head_dim
     plain, stretch = 1.0 / rope.theta**pairs, rope.stretch
+    if rope.kind == "none":
+        return torch.zeros_like(plain), rope.scaling
     if rope.kind == "linear":
         return plain / stretch.factor, rope.scaling
     if rope.kind == "yarn":
@@ -87,10 +92,14 @@ def parse_ropes(raw: dict, layer_types: tuple[str, ...], max_length: int, family
     if raw.get("partial_rotary_factor") not in (None, 1):
         raise Refusal("partial_rotary_factor other than 1 is not supported")
     settings = rope_settings(raw)
+    if family == "phi3" and settings.get("rope_type", "default") != "default":  # transformers takes yarn as longrope
+        raise Refusal(f"rope type {settings['rope_type']!r} is not supported for phi3; supported: default")
     if not nested(settings):
         return (_read(settings, max_length, "rotary settings"),) * len(layer_types)
-    if family in ("llama", "mistral"):
-        raise Refusal(f"rope_parameters nested by layer type is not supported for {family}, which has no layer_types")
+    if family not in NESTS:
+        raise Refusal(
+            f"rope_parameters nested by layer type is not supported for {family}; only for {', '.join(NESTS)}"
+        )
     if missing := sorted(set(layer_types) - set(settings)):
         raise Refusal(f"rope_parameters is nested by layer type but has no entry for {missing[0]}")
     each = {kind: _read(settings[kind], max_length, f"rotary settings of {kind}") for kind in set(layer_types)}
@@ -107,7 +116,11 @@ def rope_settings(raw: dict) -> dict:
     stored = raw.get(name) or {}
     if not isinstance(stored, dict):
         raise Refusal(f"{name} must be an object, not {stored!r}")
-    theta = THETA if raw.get("rope_theta") is None else raw["rope_theta"]
+    theta = THETAS.get(raw.get("model_type"), THETA) if raw.get("rope_theta") is None else raw["rope_theta"]
+    if raw.get("model_type") == "olmo3" and not nested(stored):  # whose sliding layers keep the plain angles
+        if stored and name == "rope_parameters":
+            raise Refusal("rope_parameters of olmo3 must be nested by layer type")
+        return {"full_attention": _standard(stored, theta), "sliding_attention": _standard({}, theta)}
     if not nested(stored):
         settings, original = _standard(stored, theta), raw.get("original_max_position_embeddings")
         if original is not None and settings["rope_type"] in ("yarn", "llama3"):

@@ -41,6 +41,7 @@ class Slot:
     ids: list[int] = field(default_factory=list)  # all tokens
     pending: list[int] = field(default_factory=list)  # tokens not in the cache; the last one predicts the next token
     fed: bool = False  # a turn is to be sampled
+    limit: int | None = None  # most tokens of the current turn, if not max_new_tokens
     turn: int = -1  # index of the current turn
     stream: int = 0  # state of the turn's random numbers
     sampling: SampledTurn | None = None  # the turn being sampled
@@ -58,7 +59,7 @@ class Slot:
         self.sampling.logprobs += logprobs
         if ids[-1] in stop_ids:
             self.sampling.stop_reason = "stop"
-        elif len(self.sampling.ids) >= max_new_tokens:
+        elif len(self.sampling.ids) >= (self.limit or max_new_tokens):
             self.sampling.stop_reason = "length"
         else:
             return self.room(max_len) < 1

@@ -15,15 +15,20 @@ import torch.nn.functional as F
 from models.config import ModelConfig
 from models.decoder import Block, CausalLM
 from models.linear import ROW_MULTIPLE, LinearLayer, LinearParts
+from models.moe import SparseMLP
 
 JOINED = 192  # most rows of the adapters' joint factor: from 193 on MKL cuts a sum in two on a Zen 5
 
 
 def groups(block: Block) -> tuple[tuple[LinearLayer, ...], ...]:
-    """Return a block's linear layers, grouped by the input that they read: (q, k, v), (o,), (gate, up), (down,)."""
+    """Return a block's linear layers, grouped by the input that they read: (q, k, v), (o,), and of the MLP or of each
+    expert (gate, up), (down,)."""
     attention, mlp = block.self_attn, block.mlp
+    if attention.joined:
+        return (attention.qkv_proj,), (attention.o_proj,), (mlp.gate_up_proj,), (mlp.down_proj,)
     qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
-    return qkv, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
+    mlps = mlp.experts if isinstance(mlp, SparseMLP) else [mlp]
+    return qkv, (attention.o_proj,), *(group for m in mlps for group in ((m.gate_proj, m.up_proj), (m.down_proj,)))
 
 
 class Stacked:

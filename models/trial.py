@@ -20,6 +20,7 @@ from models.hooks import hooks
 from models.linear import ROW_MULTIPLE, LinearLayer
 from models.logprob import token_logprobs
 from models.memory import return_host_memory
+from models.moe import SparseMLP
 from models.stacked import groups, random_factors
 
 ROWS = 32  # sequences that are sampled at once, where a caller does not know
@@ -206,7 +207,8 @@ def _outputs(model: CausalLM, ids: torch.Tensor, sequences_ST: torch.Tensor) -> 
     """Return the output [N, D] of each norm, attention and MLP by its name, in the order of the forward."""
     outputs, removable = {}, []
     for name, module in model.named_modules():
-        if isinstance(module, RMSNorm | Attention | MLP) and not name.endswith(("q_norm", "k_norm")):
+        whole = isinstance(module, RMSNorm | Attention | MLP | SparseMLP) and ".experts." not in name
+        if whole and not name.endswith(("q_norm", "k_norm")):
             keep = lambda _module, _inputs, output, name=name: outputs.__setitem__(name, output)  # noqa: E731
             removable.append(module.register_forward_hook(keep))
     try:

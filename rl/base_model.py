@@ -51,10 +51,12 @@ class Base:
         waiting, self.waiting = self.waiting, {}
         return self.answer(waiting)
 
-    def answer(self, asking: dict[int, list[tuple[Request, Stream]]]) -> dict[int, list[Result]]:
+    def answer(
+        self, asking: dict[int, list[tuple[Request, Stream]]], adapter: str | None = None
+    ) -> dict[int, list[Result]]:
         """Return the results of each episode's requests; a conversation without room for a reply gets an empty one.
 
-        Raises ValueError if there is no model, or for an unknown kind of request.
+        adapter: answers in the base's place. Raises ValueError if there is no model, or for an unknown kind of request.
         """
         requests = [pair for pairs in asking.values() for pair in pairs]
         if not requests:
@@ -72,7 +74,7 @@ class Base:
             else:
                 raise Refusal(f"a request must be of kind chat or embed, not {request.kind!r}")
         results: dict[int, Result] = {}
-        with lora.adapters_off(self.model):
+        with lora.use_adapter(self.model, adapter):
             for (max_tokens, temperature), waiting in chats.items():
                 for place, reply in self._replies(waiting, max_tokens, temperature):
                     results[place] = Result(text=self.tokenizer.answer(reply.ids), tokens=len(reply.ids))

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 import torch
 
 from models import CausalLM
-from models.logprob import token_logprobs
+from models.logprob import ROWS, head_logits, log_normalizer, logprobs_beside, token_logprobs
 from rl import ranks
 from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
@@ -23,11 +23,12 @@ def make_batch(episodes: list[Episode]) -> Batch:
     episode, turn, reward, logprob = [], [], [], []
     for b, e in enumerate(episodes):
         for u, t in enumerate(e.turns):
-            n = t.stop - t.start
+            sampled = [i for i in range(t.start, t.stop) if e.action_mask_T[i]]
+            n = len(sampled)
             episode += [b] * n
             turn += [u] * n
             reward += [0.0] * (n - 1) + [t.reward]
-            logprob += e.logprobs_T[t.start : t.stop]
+            logprob += [e.logprobs_T[i] for i in sampled]
     if not episode:
         raise Refusal("none of the episodes has a sampled token; max_len must leave room behind their prompts")
     episode_N, turn_N, reward_N, old_logprobs_N = map(torch.tensor, (episode, turn, reward, logprob))
@@ -149,12 +150,19 @@ def forward(
 ) -> Batch:
     """Return the batch with logprobs_N, entropy_N and, given a critic, values_N under the current weights.
 
-    If its loss reads observations, also with observation_nll_B, at temperature 1.
+    If its loss reads observations, also with observation_nll_B, at temperature 1; if it has choices_N, with
+    choice_logprobs_N.
     """
     (hidden_ND, *observed), _, (targets_N, *observed_targets) = _hidden_of_prefixes(batch, model)
     logprobs_N, entropy_N = token_logprobs(hidden_ND, model.lm_head.weight, targets_N, temperature, entropy_grad)
     if batch.reads_observations:
         batch = replace(batch, observation_nll_B=_observation_nll(batch, model, *observed, *observed_targets))
+    if batch.choices_N is not None:
+        choices = batch.choices_N.to(hidden_ND.device)
+        choice_logprobs_N = logprobs_beside(
+            hidden_ND, model.lm_head.weight, targets_N, logprobs_N, choices, temperature
+        )
+        batch = replace(batch, choice_logprobs_N=choice_logprobs_N.cpu())
     # Detached, because the critic's loss must not train the policy.
     values_N = None if critic is None else critic(hidden_ND.detach()).cpu()
     return replace(batch, logprobs_N=logprobs_N.cpu(), entropy_N=entropy_N.cpu(), values_N=values_N)
@@ -180,6 +188,28 @@ def policy_logprobs(batch: Batch, model: CausalLM, temperature: float, micro_tok
         logprobs_N[piece.place_N] = forward(piece, model, temperature).logprobs_N.float()
     ranks.fill(logprobs_N)
     return logprobs_N
+
+
+@torch.no_grad()
+def likeliest(
+    batch: Batch, model: CausalLM, temperature: float, micro_tokens: int, count: int, words: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return (logprobs_N of the sampled tokens, ids [N, count], their log-probabilities [N, count]).
+
+    The ids are the likeliest of the vocabulary's first `words`. All ranks must call it.
+    """
+    N = len(batch.episode_N)
+    logprobs_N, ids, values = torch.zeros(N), torch.zeros(N, count, dtype=torch.long), torch.zeros(N, count)
+    for piece in ranks.own(micro_batches(numbered(batch), micro_tokens)):
+        (hidden_ND, *_), _, (targets_N, *_) = _hidden_of_prefixes(piece, model)
+        for rows, targets, place in zip(*(x.split(ROWS) for x in (hidden_ND, targets_N, piece.place_N)), strict=True):
+            logits = head_logits(rows, model.lm_head.weight, temperature)[: len(rows)]
+            log = log_normalizer(logits)
+            top, at = logits[:, :words].topk(count)
+            logprobs_N[place] = (logits.gather(1, targets[:, None]) - log)[:, 0].float().cpu()
+            ids[place], values[place] = at.cpu(), (top - log).float().cpu()
+    ranks.fill(logprobs_N, ids, values)
+    return logprobs_N, ids, values
 
 
 @torch.no_grad()
@@ -215,31 +245,47 @@ def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple[list[torch.Tenso
     """Return ([hidden_ND before each sampled token], last_BD of each episode, [targets_N]) from one forward pass.
 
     If the batch reads observations, each list also has their hidden states or their tokens.
-    Each distinct prefix of ids is one row: the prompt that a group's episodes share is computed once. N counts sampled
-    tokens, as everywhere in rl/; the model's own N counts the rows.
+    Each distinct prefix of ids is one row: the prompt that a group's episodes share is computed once, and so is what
+    the samples of an episode share. N counts sampled tokens, as everywhere in rl/; the model's own N counts the rows.
     """
     device = model.lm_head.weight.device
     # A trie: the key has the row before the id, so that ids share a row only if all ids before them are equal too.
-    rows, prefixes = [], {}  # {(row of the prefix before, last id): row}
+    rows, prefixes, lengths = [], {}, []  # {(row of the prefix before, last id): row}
     for e in batch.episodes:
-        row = -1
-        for token in e.ids_T:
-            row = prefixes.setdefault((row, token), len(prefixes))
-            rows.append(row)
-    lengths = torch.tensor([len(e.ids_T) for e in batch.episodes])
-    row_of_token = torch.tensor(rows)  # the episodes' tokens laid end to end
+        own = []  # the rows of a sample
+        for kept, start, stop in e.samples:
+            own = own[:kept]
+            row = own[-1] if own else -1
+            for token in e.ids_T[start:stop]:
+                row = prefixes.setdefault((row, token), len(prefixes))
+                own.append(row)
+            rows += own
+            lengths.append(len(own))
+    lengths = torch.tensor(lengths)
+    row_of_token = torch.tensor(rows)  # the samples' tokens laid end to end
     sequences_ST = torch.full((len(lengths), int(lengths.max())), -1)
     sequences_ST[torch.arange(sequences_ST.shape[1]) < lengths[:, None]] = row_of_token
-    sampled = torch.tensor([m for e in batch.episodes for m in e.action_mask_T], dtype=torch.bool)
+    sampled = torch.tensor(_of_samples(batch.episodes, "action_mask_T"), dtype=torch.bool)
     predicted = [sampled.nonzero()[:, 0]]  # places of the tokens that are predicted
     if batch.reads_observations:
-        observed = torch.tensor([m for e in batch.episodes for m in e.observation_mask_T], dtype=torch.bool)
+        observed = torch.tensor(_of_samples(batch.episodes, "observation_mask_T"), dtype=torch.bool)
         predicted.append(observed.nonzero()[:, 0])
     ids = torch.tensor([token for _, token in prefixes], device=device)
     targets = [ids[row_of_token[at].to(device)] for at in predicted]
     # A critic bootstraps from the last rows. A row that predicts the tokens of several episodes is asked for once.
-    rows = [row_of_token[at].to(device) for at in (lengths.cumsum(0) - 1, *(at - 1 for at in predicted))]
+    ends_B = lengths.cumsum(0)[torch.tensor([len(e.samples) for e in batch.episodes]).cumsum(0) - 1] - 1
+    rows = [row_of_token[at].to(device) for at in (ends_B, *(at - 1 for at in predicted))]
     wanted, place = torch.cat(rows).unique(return_inverse=True)
     hidden = model(ids[None], sequences_ST=sequences_ST.to(device), wanted=wanted)
     last, *before = (hidden[part] for part in place.split([len(row) for row in rows]))
     return before, last, targets
+
+
+def _of_samples(episodes: list[Episode], mask: str) -> list[int]:
+    """Return the episodes' masks for their samples laid end to end, 0 on the ids that a sample begins with."""
+    found = []
+    for e in episodes:
+        mask_T = getattr(e, mask)
+        for kept, start, stop in e.samples:
+            found += [0] * kept + mask_T[start:stop]
+    return found

@@ -83,6 +83,18 @@ def kl_estimate(logprobs_N: Tensor, ref_logprobs_N: Tensor, kind: str) -> Tensor
     raise Refusal(f"kl estimator {kind!r} is not one of k1, k2, k3")
 
 
+def kl_of_choices(logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor:
+    """Return KL(policy || teacher) per token [N], over the k choices of each token and one more: all other words.
+
+    logprobs_N, teacher_logprobs_N: [N, k]. A lower bound of the KL over the vocabulary, which it is if the choices are
+    the whole of it (TA-OPD, 2608.14728). Without the rest, mass could move there for nothing.
+    """
+    p, q = logprobs_N.exp(), teacher_logprobs_N.exp()
+    # Rounding may bring the sum past 1; a rest of 1e-6 on both sides costs nothing.
+    rest_p, rest_q = (1 - p.sum(-1)).clamp(min=1e-6), (1 - q.sum(-1)).clamp(min=1e-6)
+    return (p * (logprobs_N - teacher_logprobs_N)).sum(-1) + rest_p * (rest_p.log() - rest_q.log())
+
+
 def approximate_kl(logprobs_N: Tensor, old_logprobs_N: Tensor) -> Tensor:
     """Return KL(old || new) per sampled token by the k3 estimator: ratio - 1 - log ratio >= 0."""
     return kl_estimate(old_logprobs_N, logprobs_N, "k3")

@@ -37,13 +37,14 @@ from rl.base_model import Base, request_streams
 from rl.batch import forward, make_batch, micro_batches
 from rl.config.fields import Config, Optim
 from rl.config.refusals import Refusal
-from rl.evaluate import EVAL_STREAM, progress_bar
+from rl.evaluate import held_out_tasks, progress_bar
 from rl.ranks.pace import Pace
 from rl.ranks.playing import play_on_ranks
 from rl.records import Episode, Turn
 from rl.rollout import UNSEEN, add_step, check_failures, timed_out, write_prompt
 from rl.run.files import bounded_lines
-from rl.tasks import Task, failures_of, make_env, make_tasks, task_digest, text_of, with_prompt
+from rl.tasks import Task, failures_of, make_env, task_digest, text_of, with_prompt
+from rl.tools import write_reply
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
 MOST_ARRAY, MOST_PARTS = 2**27, 5_000_000  # bytes, lists and objects of a file that is one JSON array
@@ -262,7 +263,7 @@ def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Config) -> Ge
         with failures_of(task.env):
             action = expert(env)
         room = max(cfg.max_len - len(episode.ids_T), 0)
-        ids = tokenizer.reply(action)
+        ids = write_reply(tokenizer, action, env)
         stop_reason = "stop" if len(ids) <= room else "context"
         episode.append_turn(ids[:room], [0.0] * len(ids[:room]), stop_reason)
         with failures_of(task.env):
@@ -286,7 +287,7 @@ def evaluate_held_out(
     """
     held_out = demos.held_out if demos else []
     if not demos and cfg.eval_episodes:
-        tasks = make_tasks(cfg, 0, cfg.eval_episodes, 1, cfg.eval_split, EVAL_STREAM, cfg.order)
+        tasks = held_out_tasks(cfg, cfg.eval_episodes, 1, cfg.eval_split)
         with progress_bar(len(tasks), f"{cfg.eval_split} demonstrations") as progress:
             played = demonstrations(tokenizer, tasks, cfg, progress, model)
         held_out = [episode for episode in played if not episode.infrastructure_failed]

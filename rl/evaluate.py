@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
 from statistics import fmean, median, pstdev
 
 from models import CausalLM, Tokenizer
@@ -10,12 +12,34 @@ from rl.ranks.pace import Pace
 from rl.records import Episode
 from rl.report.progress import progress_bar
 from rl.rollout import rollouts
-from rl.run.log import env_metrics
+from rl.run.log import env_metrics, thought_stats
 from rl.stats import jeffreys, rate_interval
-from rl.tasks import make_tasks
+from rl.tasks import Task, make_env, make_tasks, mixture
 
 # Tasks and random numbers of evaluations: the same in every run and at every epoch, so that differences are paired.
 EVAL_STREAM = 2**31
+
+
+def held_out_tasks(cfg: Config, n: int, samples: int, split: str) -> list[Task]:
+    """Return n tasks of a split, each `samples` times in succession. Equal arguments give equal tasks.
+
+    Tasks that are the rows of a file are drawn without replacement, because a row that is played twice says little more
+    than once; so of a shorter file there are fewer than n.
+    """
+    tasks = make_tasks(cfg, 0, n, samples, split, EVAL_STREAM, cfg.order)
+    for name in mixture(cfg.env):
+        if not hasattr(cfg.environments[name], "splits"):  # its tasks are not those of a file
+            continue
+        rows = list(range(make_env(cfg, name).count(split)))
+        if not rows:  # splits=hash of an environment that draws its tasks
+            continue
+        if cfg.order == "random":
+            Random(f"{EVAL_STREAM} {name} {split}").shuffle(rows)
+        groups = dict.fromkeys(task.group for task in tasks if task.env == name)
+        row_of = dict(zip(groups, rows, strict=False))
+        tasks = [task for task in tasks if task.env != name or task.group in row_of]
+        tasks = [replace(task, seed=row_of[task.group]) if task.env == name else task for task in tasks]
+    return tasks
 
 
 def evaluate(
@@ -27,15 +51,16 @@ def evaluate(
     episodes: int,
     pace: Pace | None = None,
 ) -> Iterator[dict]:
-    """Play the same `episodes` tasks at each temperature (0: greedy). Yield `judged` and each task's "successes"."""
-    tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM, cfg.order)
-    with progress_bar(episodes * len(temperatures), f"evaluate on {split}") as bar:
+    """Play the same `held_out_tasks` at each temperature (0: greedy). Yield `judged` with each task's "successes" and,
+    if some are equal, "task_numbers"."""
+    tasks = held_out_tasks(cfg, episodes, 1, split)
+    with progress_bar(len(tasks) * len(temperatures), f"evaluate on {split}") as bar:
         for at, played in zip(
             temperatures, rollouts(model, tokenizer, tasks, cfg, temperatures, bar, pace), strict=True
         ):
             bar.clear()  # its line, for the caller's
             won = [None if e.infrastructure_failed else e.success for e in played]
-            yield judged(played, at, split) | {"successes": won}
+            yield judged(played, at, split) | {"successes": won} | task_numbers(played)
 
 
 def judged(played: list[Episode], temperature: float, split: str) -> dict:
@@ -73,8 +98,16 @@ def summary(episodes: list[Episode]) -> dict:
         "outcomes": dict(Counter(e.outcome for e in episodes)),
         "turns_mean": fmean(len(e.turns) for e in episodes),
         "sampled_tokens": sum(sum(e.action_mask_T) for e in episodes),
+        **thought_stats(episodes),
         **env_metrics(episodes),
     }
+
+
+def task_numbers(played: list[Episode]) -> dict[str, list[int]]:
+    """Return under "task_numbers" a number for each episode, equal for episodes of one task; {} if no two are."""
+    names = [task_name(e) for e in played]
+    number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return {"task_numbers": [number_of[name] for name in names]} if len(number_of) < len(names) else {}
 
 
 def never_asked(e: Episode) -> bool:

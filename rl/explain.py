@@ -34,6 +34,7 @@ from rl.config import arguments, checks, fields, program
 from rl.config.arguments import ArgumentError, Positive
 from rl.config.fields import Config, Experiment
 from rl.config.words import resolve
+from rl.optimizer import parameters_of
 from rl.records import Batch
 from rl.run import exits, history, replay, setup
 from rl.run.files import checkpoints, is_whole
@@ -104,7 +105,7 @@ def scored(state: TrainState, cfg: Config) -> Batch:
 
 def gradient_shares(state: TrainState, batch: Batch, cfg: Config) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the norm of each episode's gradient of the policy, and its share of the gradient of all."""
-    algo, policy = fields.algorithm_module(cfg.algo), state.optimizer.param_groups[0]["params"]
+    algo, policy = fields.algorithm_module(cfg.algo), parameters_of(state.optimizer, policy=True)
     if state.masters:
         raise ArgumentError("runs with lora.r=0 in bfloat16 train copies of the weights, which this does not follow")
 

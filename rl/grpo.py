@@ -7,7 +7,8 @@ Differs from the textbook: the mean runs over all tokens of the optimizer step r
 (`grpo.aggregation=sequence` is the paper's); advantages are not divided by the group's deviation, which would give
 very easy and very hard tasks more weight (`grpo.divide_by_std=true` is the paper's); the ratio is clipped at 0.8 and
 1.28, DAPO's bounds (`grpo.clip_high=0.2` gives the paper's symmetric ones); no KL term unless asked. An episode of
-several turns is one sequence whose score is the sum of its turns' rewards. The surrogate of groups whose scores are
+several turns is one sequence whose score is the sum of its turns' rewards; with history=template its samples together
+are that sequence, and an episode weighs as much as with history=append. The surrogate of groups whose scores are
 exactly equal has no gradient. For the embedded model recipes/embedded.toml sets `grpo.aggregation=sequence`, the mean
 over each episode first, as examples/grpo.py computes it.
 

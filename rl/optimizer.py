@@ -1,4 +1,4 @@
-"""Optimizers of torch without the wrappers of torch.compile.
+"""Optimizers of torch, and what trains in them: without the wrappers of torch.compile.
 
 The first call of a wrapped method imports torch._dynamo, which takes a second of CPU time at the start of every run,
 although nothing here is compiled.
@@ -9,6 +9,11 @@ from inspect import unwrap
 import torch
 
 WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+
+
+def parameters_of(optimizer: torch.optim.Optimizer, policy: bool) -> list[torch.Tensor]:
+    """Return the parameters of the policy, or those of the critic, in the optimizer's order."""
+    return [p for group in optimizer.param_groups if group["policy"] == policy for p in group["params"]]
 
 
 def without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:

@@ -26,7 +26,8 @@ from rl.config.model_checks import asked_of_base, check_stored
 
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 PROMPTS, MOST_TOKENS = 8, 64  # of merge.py's certificate: held-out tasks, unless prompts= says otherwise; of a reply
-MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0}  # bytes of the optimizer's state for a trained weight
+# bytes of the optimizer's state for a trained weight; adamw8bit has 1/32 byte more for its scales
+MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0, "adamw8bit": 2, "muon": 4}
 PARTS, IN_PLACE = 8, 2**30  # rl/ranks/gradients.py: parts of a step's tree; bytes of gradients from which there is none
 
 
@@ -106,7 +107,7 @@ def adapted(sizes: Sizes, cfg: Config) -> int:
     word, linears = cfg.lora.targets, {}
     for i in range(sizes.L):
         for name, shape in sizes.linears.items():
-            room = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
+            room = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj") else "mlp"
             linears[f"model.layers.{i}.{room}.{name}"] = sum(shape)
     names = word if word == "attention" or not re.fullmatch(r"[\w.,]+", word) else word.split(",")
     selected = matching(linears, word if word == "all-linear" else names)
@@ -117,7 +118,7 @@ def adapted(sizes: Sizes, cfg: Config) -> int:
 
 def optimizer_step(sizes: Sizes, cfg: Config) -> int:
     """Return the bytes of torch's temporaries in a step: on a CPU for one parameter at a time, on CUDA for all."""
-    if cfg.optimizer == "sgd":
+    if cfg.optimizer in ("sgd", "adamw8bit"):  # adamw8bit: of a piece of a parameter
         return 0
     largest = sizes.V * sizes.D if not cfg.lora.r else 0
     return 8 * largest if cfg.device == "cpu" else 4 * trained_weights(sizes, cfg)
@@ -148,8 +149,8 @@ def kept(sizes: Sizes, cfg: Config, last: bool = False) -> float:
     s, w = sizes, width(cfg)
     if fused(sizes, cfg) and not last:
         ranks = 2 * padded(cfg.lora.r) * len(sizes.linears)
-        return 4 * (s.D + s.Q + s.K + s.I) + ranks + 4 * s.H + s.normed * 2 * (s.Q + 2 * s.K)
-    norms = (16 if w == 4 else 12) * s.D + s.normed * 4 * (s.Q + s.K)
+        return 4 * (s.D + s.Q + s.K + s.I) + ranks + 4 * s.H + bool(s.normed) * 2 * (s.Q + 2 * s.K)
+    norms = (16 if w == 4 else 12) * s.D + bool(s.normed) * 4 * (s.Q + s.K)
     if not cfg.lora.r:  # what the gradients of the norms' weights need
         norms += 2 * w * s.D
     norms += w * (s.D + s.Q) if fused(s, cfg) else 0  # copies of the rows that the last layer goes on with
@@ -199,7 +200,7 @@ def attention(sizes: Sizes, w: int, tokens: int, new: int, length: int) -> float
     """Return the bytes of attention on a CPU beside its layer's rows, for the last `new` of a sequence's `length`
     tokens: projections, the keys and values that are read, and all scores and weighted values of a tile of queries."""
     s, blocks, sequences = sizes, -(-length // KEY_BLOCK), tokens / new
-    read = sequences * blocks * KEY_BLOCK * s.K * (2 * w + (4 if w == 2 else 0))  # one of them as float32
+    read = sequences * blocks * KEY_BLOCK * s.K * 8  # as float32
     tile = sequences * min(new, QUERY_TILE) * 4 * blocks * (KEY_BLOCK * s.H + 2 * s.Q)
     return tokens * w * (2 * s.D + 4 * s.Q + 3 * s.K) + read + tile
 
@@ -229,7 +230,8 @@ def cache(sizes: Sizes, cfg: Config, batch: int = 0) -> int:
     """Return the bytes of keys and values when every row is full; on CUDA they are allocated at once. batch: rows, by
     default those of a run's rollouts."""
     blocks = max(-(-cfg.max_len // KEY_BLOCK), 2 if cfg.device == "cpu" else 1)
-    return 2 * sizes.L * (batch or sampled_together(cfg)) * blocks * KEY_BLOCK * sizes.K * width(cfg)
+    number = 4 if cfg.device == "cpu" else width(cfg)  # models/cache.py
+    return 2 * sizes.L * (batch or sampled_together(cfg)) * blocks * KEY_BLOCK * sizes.K * number
 
 
 def staying(sizes: Sizes, cfg: Config, held: Footprint) -> int:

@@ -23,6 +23,8 @@ def print_and_exit(cfg: Config) -> NoReturn:
         sizes = sizes_of(read_config(config_folder(cfg.model)))
     except (OSError, ValueError) as error:
         raise ArgumentError(str(error)) from None
+    if sizes.experts:
+        raise ArgumentError(f"plan={cfg.plan} does not count a mixture of experts ({cfg.model})")
     if cfg.threads:
         torch.set_num_threads(cfg.threads)  # as the run, whose products are tried
     cfg = settled(sizes, cfg)

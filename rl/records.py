@@ -12,13 +12,19 @@ class Turn:
 
     start: int  # its sampled ids are ids_T[start:stop]
     stop: int
-    reward: float  # after the reward rule; whitening and KL in the reward come later
+    reward: float  # after the reward rule, and with a judge's grade; whitening and KL in the reward come later
     stop_reason: str  # "stop" | "length" | "context", see models.engine.SampledTurn
+    # how many of its first ids are thoughts, the closing tag included
+    thoughts: int = field(default=0, metadata={"saved": "unless empty"})
 
 
 @dataclass
 class Episode:
-    """One run of the agent through a task, as a list of ids that only grows."""
+    """One run of the agent through a task, as a list of ids that only grows.
+
+    With history=append the list is what the model read. With history=template each turn is a sample of its own
+    (`samples`), and the ids between two turns are those that the template wrote otherwise than in the sample before.
+    """
 
     env: str
     seed: int  # of the task
@@ -38,6 +44,8 @@ class Episode:
     task: str = ""  # digest of the environment's canonical task: seeds may draw one task several times
     # [n, D] each: the states before its sampled tokens, if sampling kept them; freed once the critic has read them
     hidden: list[torch.Tensor] = field(default_factory=list, metadata={"saved": False})
+    # history=template: for each observation, how many ids of the sample before it the next one begins with
+    kept: list[int] = field(default_factory=list, metadata={"saved": "unless empty"})
 
     @property
     def score(self) -> float:
@@ -46,9 +54,37 @@ class Episode:
 
     @property
     def observation_mask_T(self) -> list[int]:
-        """1 exactly on the ids of observations: those after the first turn that were not sampled."""
+        """1 exactly on the ids of observations: those after the first turn that are in no turn."""
         start = self.turns[0].stop
-        return [0] * start + [1 - sampled for sampled in self.action_mask_T[start:]]
+        mask_T = [0] * start + [1] * (len(self.ids_T) - start)
+        for turn in self.turns:
+            mask_T[turn.start : turn.stop] = [0] * (turn.stop - turn.start)
+        return mask_T
+
+    @property
+    def samples(self) -> list[tuple[int, int, int]]:
+        """(kept, start, stop) of each training sample: the first `kept` ids of the one before, then ids_T[start:stop].
+        With history=append the whole list is one."""
+        starts = [0, *(turn.stop for turn in self.turns[: len(self.kept)])]
+        return list(zip([0, *self.kept], starts, [*starts[1:], len(self.ids_T)], strict=True))
+
+    @property
+    def last_sample(self) -> list[int]:
+        """The ids of the last training sample: what the model has read and written in its last turn."""
+        ids: list[int] = []
+        for kept, start, stop in self.samples:
+            ids[kept:] = self.ids_T[start:stop]
+        return ids
+
+    @property
+    def last_reply(self) -> list[int]:
+        """The ids of the last turn."""
+        return self.ids_T[self.turns[-1].start : self.turns[-1].stop]
+
+    @property
+    def thought_tokens(self) -> int:
+        """The number of sampled tokens that are thoughts."""
+        return sum(sum(self.action_mask_T[turn.start : turn.start + turn.thoughts]) for turn in self.turns)
 
     def append(self, ids: list[int], logprobs: list[float] | None = None) -> None:
         """Append ids: sampled ones with their log-probabilities, others without."""
@@ -57,11 +93,19 @@ class Episode:
         self.logprobs_T += [0.0] * len(ids) if logprobs is None else logprobs
 
     def append_turn(
-        self, ids: list[int], logprobs: list[float], stop_reason: str, hidden: Sequence[torch.Tensor] = ()
+        self,
+        ids: list[int],
+        logprobs: list[float],
+        stop_reason: str,
+        hidden: Sequence[torch.Tensor] = (),
+        goes_on: bool = False,
     ) -> None:
-        """Append a turn's sampled ids; its reward is set by the environment's step."""
-        self.turns.append(Turn(len(self.ids_T), len(self.ids_T) + len(ids), 0.0, stop_reason))
+        """Append a turn's sampled ids; its reward is set by the environment's step. goes_on: they continue the last
+        turn, to which ids that were appended since then belong too."""
+        if not goes_on:
+            self.turns.append(Turn(len(self.ids_T), len(self.ids_T), 0.0, stop_reason))
         self.append(ids, logprobs)
+        self.turns[-1].stop, self.turns[-1].stop_reason = len(self.ids_T), stop_reason
         self.hidden += hidden
 
 
@@ -90,6 +134,10 @@ class Batch:
     observation_nll_B: torch.Tensor | None = None  # -log p, with its gradient, summed over an episode's observations
     last_values_B: torch.Tensor | None = None  # its value of the last state, 0 where no ids follow the last turn
     ref_logprobs_N: torch.Tensor | None = None  # under the reference policy
+    teacher_logprobs_N: torch.Tensor | None = None  # under the teacher of algo=opd
+    choices_N: torch.Tensor | None = None  # int64 [N, top_k]: the ids that the teacher finds likeliest in each place
+    teacher_choices_N: torch.Tensor | None = None  # [N, top_k]: their log-probabilities under the teacher
+    choice_logprobs_N: torch.Tensor | None = None  # and under the policy that trains, with their gradient
     advantages_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None  # targets of values_N
     place_N: torch.Tensor | None = None  # int64: index of the entry in the epoch's whole batch

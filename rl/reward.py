@@ -1,4 +1,5 @@
 """The one place where an environment's step becomes the reward that is trained on. Add your own shaping here.
+The grade of a model that reads the finished episode is added by rl/rubric.py.
 
 `reward.progress=w` adds w * (N(before) - N(after)) to every turn, where N(state) is how many moves the environment's
 expert still needs. CAST (2607.25308) does so on top of GRPO, with asinh.

@@ -1,6 +1,7 @@
 """Rollouts: the agent plays its environments, many episodes at once.
 
 Tokens in, tokens out. An episode is one list of ids that only grows; sampled ids are never decoded and encoded again.
+With history=template that holds for the reply that a sample trains; earlier replies are rendered by the chat template.
 
     rollout           all tasks at one temperature; `rollouts` at several, for evaluations
     play_on_ranks     each process gets its share of the tasks (rl/ranks/playing.py); one process plays all
@@ -36,6 +37,7 @@ from rl.remote.sampler import RemoteEngine, remote_engine
 from rl.report import progress as live
 from rl.run.health import sampler_hash
 from rl.tasks import Task, failures_of, make_env, task_digest
+from rl.tools import read_action
 
 MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
 GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
@@ -141,6 +143,8 @@ class _Game:
     task: Task
     env: envs.Environment
     episode: Episode
+    messages: list[dict] | None = None  # the conversation so far, for history=template
+    past_budget: bool = False  # the turn has max_thinking_tokens, and goes on
 
 
 @dataclass
@@ -175,6 +179,7 @@ class _Games:
                 with failures_of(task.env):
                     messages, game.episode.task = opening(), task_digest(env)
                 game.episode.append(write_prompt(self.tokenizer, messages))
+                game.messages = list(messages) if self.cfg.history == "template" else None
             except envs.EnvironmentFailed as error:
                 self.fail(game, error)
                 continue
@@ -182,7 +187,7 @@ class _Games:
                 slot = self.engine.open(task.key, parent=sibling[1])
             else:
                 slot = self.engine.open(task.key)
-                self.engine.feed(slot, game.episode.ids_T)
+                self.engine.feed(slot, game.episode.ids_T, self.cfg.max_thinking_tokens or None)
             sibling = (task.group, slot)
             self.playing[slot] = game
 
@@ -199,12 +204,27 @@ class _Games:
         if turn.stop_reason == "failed":  # by a server that samples
             return self.continue_episode(turn.slot, turn.step)
         # The sampled log-probabilities are the old ones of the loss; the mask is 1 on these ids.
-        game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden)
+        game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden, goes_on=game.past_budget)
         self.turn_tokens += len(turn.ids)
+        at_budget = self.cfg.max_thinking_tokens > 0 and not game.past_budget and turn.stop_reason == "length"
+        game.past_budget = at_budget
+        if at_budget:
+            return self.end_thought(game, turn)
+        reply = game.episode.last_reply
+        game.episode.turns[-1].thoughts = self.tokenizer.thoughts(reply)
         if turn.stop_reason == "context":
             self.continue_episode(turn.slot, lambda: timed_out(UNSEEN, game.env))
         else:
-            self.step_env(turn.slot, lambda: game.env.step(self.tokenizer.answer(turn.ids)))
+            self.step_env(turn.slot, lambda: game.env.step(read_action(self.tokenizer, reply, game.env)))
+
+    def end_thought(self, game: _Game, turn: SampledTurn) -> None:
+        """Let a reply of max_thinking_tokens go on, behind the closing tag if it is still a thought. The tag was not
+        sampled: its mask is 0."""
+        ids = self.tokenizer.end_of_thought if self.tokenizer.in_thought(turn.ids) else []
+        if len(game.episode.last_sample) + len(ids) >= self.cfg.max_len:
+            ids = []  # no room for an answer: max_len will end the thought
+        game.episode.append(ids)
+        self.engine.feed(turn.slot, ids, self.cfg.max_new_tokens - self.cfg.max_thinking_tokens)
 
     def sampled(self) -> int:
         """Return how many tokens are sampled so far."""
@@ -237,13 +257,15 @@ class _Games:
                 self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
                 self.base.ask(slot, game.task.key, result.requests)
                 return
-            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg, game.env)
+            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg, game.env, game.messages)
         except envs.EnvironmentFailed as error:
             self.engine.close(slot)
             self.fail(self.playing.pop(slot), error)
         else:
             if observation_ids:
-                self.engine.feed(slot, observation_ids)
+                if game.episode.kept:
+                    self.engine.rewind(slot, game.episode.kept[-1])
+                self.engine.feed(slot, observation_ids, self.cfg.max_thinking_tokens or None)
                 return
             self.engine.close(slot)
             self.finished[game.task.key] = self.playing.pop(slot).episode
@@ -275,7 +297,14 @@ def timed_out(step: envs.Step, env: envs.Environment) -> envs.Step:
     return replace(step, reward=step.reward + env.timeout_reward, truncated=True, info=info)
 
 
-def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Config, env: envs.Environment) -> list[int]:
+def add_step(
+    episode: Episode,
+    step: envs.Step,
+    tokenizer: Tokenizer,
+    cfg: Config,
+    env: envs.Environment,
+    messages: list[dict] | None = None,
+) -> list[int]:
     """Append the environment's step to the episode and set the last turn's reward.
 
     Return the observation's ids, after which the agent samples its next turn; [] ends the episode. max_len has room if
@@ -286,15 +315,25 @@ def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Confi
         truncated, and a critic bootstraps             observation appended if there is room           -> []
         terminated, or truncated without a bootstrap   observation dropped                             -> []
 
+    messages: with history=template, the conversation before the last turn; the turn and the observation are appended.
+    The ids then follow `episode.kept[-1]` ids of the last sample.
+
     Raise EnvironmentFailed for an observation that the tokenizer or the chat template cannot write.
     """
     ids, over, algo = [], step.terminated or step.truncated, cfg.algorithm
     if not over or (not step.terminated and algo.critic and algo.bootstrap):
+        observation, kept = {"role": env.role, "content": step.observation}, len(episode.ids_T)
         try:
-            ids = tokenizer.follow_up(episode.ids_T[-1], [{"role": "user", "content": step.observation}])
+            if messages is None:
+                ids = tokenizer.follow_up(episode.ids_T[-1], [observation])
+            else:
+                messages += [{"role": "assistant", "content": tokenizer.message(episode.last_reply)}, observation]
+                kept, ids = difference(episode.last_sample, tokenizer.prompt(messages))
         except RefusedByModel as error:
             raise envs.EnvironmentFailed(f"its observation cannot be written: {error}") from None
-        ids = ids if len(episode.ids_T) + len(ids) < cfg.max_len else []
+        ids = ids if kept + len(ids) < cfg.max_len else []
+        if ids and messages is not None:
+            episode.kept.append(kept)
     if not (over or ids):
         episode.turns[-1].stop_reason = "context"
         step = timed_out(step, env)
@@ -306,6 +345,13 @@ def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Confi
         episode.outcome, episode.success = step.info["outcome"], step.info["success"]
         episode.metrics = step.info.get("metrics", {})
     return [] if over else ids
+
+
+def difference(before: list[int], after: list[int]) -> tuple[int, list[int]]:
+    """Return (kept, ids): the first `kept` ids of `before`, then ids, are `after`. At least its last id is in ids."""
+    pairs = enumerate(zip(before, after[:-1], strict=False))
+    kept = next((i for i, (a, b) in pairs if a != b), min(len(before), len(after) - 1))
+    return kept, after[kept:]
 
 
 def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:

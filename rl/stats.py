@@ -171,6 +171,25 @@ def unweighted_interval(
     return max(low, min(possible)), min(high, max(possible))
 
 
+def seeds_interval(
+    values: Sequence[Sequence[float]], tasks: Sequence[Sequence[str]], possible: Sequence[float]
+) -> tuple[float, float]:
+    """Return the interval of the mean over runs with several seeds that played the same tasks: for other tasks and
+    other seeds. With one seed it is for other tasks alone.
+
+    values, tasks: of each seed, as `bootstrap`'s.
+    The squares of two distances from the mean are added: to the ends of the bootstrap over tasks, and to those of
+    Student's interval over the seeds' means. It is the two-way clustered variance without the term that is subtracted
+    (Cameron, Gelbach and Miller 2011, eq. 2.9), so that the interval is too wide rather than too narrow.
+    """
+    pooled = [value for one in values for value in one]
+    mean = float(np.mean(pooled))
+    low, high = interval(bootstrap(pooled, possible, tasks=[task for one in tasks for task in one]))
+    bottom, top = student_interval([float(np.mean(one)) for one in values])
+    low, high = mean - math.hypot(mean - low, (top - bottom) / 2), mean + math.hypot(high - mean, (top - bottom) / 2)
+    return max(low, min(possible)), min(high, max(possible))
+
+
 def rate_interval(values: Sequence[float], tasks: Sequence[str] | None = None) -> tuple[float, float]:
     """Return the interval of the mean of rates; it touches 0 if all are 0 and 1 if all are 1, as jeffreys' does.
 

@@ -9,11 +9,12 @@ from tqdm import tqdm
 
 import lora
 from models import CausalLM, fast_matmul
+from rl.adam8bit import AdamW8bit
 from rl.batch import drop_zero_advantage, forward, micro_batches, numbered, optimizer_steps
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
 from rl.core import learning_rate_factor
-from rl.optimizer import without_compiler
+from rl.optimizer import parameters_of, without_compiler
 from rl.ppo import Critic
 from rl.ranks import gradients
 from rl.records import Batch
@@ -21,15 +22,32 @@ from rl.run import memory_errors, signals
 from rl.run.out_of_memory import accumulate_smaller
 from rl.run.state import TrainState
 
-OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+OPTIMIZERS = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "adamw8bit": AdamW8bit,
+}
+if hasattr(torch.optim, "Muon"):  # torch 2.9
+    OPTIMIZERS["muon"] = torch.optim.Muon
 
 
 def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Config) -> torch.optim.Optimizer:
-    """Return cfg.optimizer over the trainable parameters: adapter or model at cfg.lr, the critic at its own rate."""
-    rates = [([p for p in model.parameters() if p.requires_grad], cfg.lr)]
-    rates += [] if critic is None else [(list(critic.parameters()), cfg.algorithm.critic_lr)]
-    groups = [{"params": parameters, "lr": rate, "base_lr": rate} for parameters, rate in rates]
-    return without_compiler(OPTIMIZERS[cfg.optimizer])(groups, weight_decay=cfg.weight_decay)
+    """Return cfg.optimizer over the trainable parameters: adapter or model at cfg.lr, the critic at its own rate.
+
+    With cfg.lora.b_rate the factors B are a group of their own (LoRA+, Hayou et al. 2024, section 4).
+    """
+    policy, rates = [(name, p) for name, p in model.named_parameters() if p.requires_grad], []
+    if cfg.lora.b_rate != 1:
+        is_b = [name.endswith(".B") for name, _ in policy]
+        rates.append(([p for (_, p), b in zip(policy, is_b, strict=True) if not b], cfg.lr, True))
+        rates.append(([p for (_, p), b in zip(policy, is_b, strict=True) if b], cfg.lr * cfg.lora.b_rate, True))
+    else:
+        rates.append(([p for _, p in policy], cfg.lr, True))
+    rates += [] if critic is None else [(list(critic.parameters()), cfg.algorithm.critic_lr, False)]
+    groups = [{"params": found, "lr": rate, "base_lr": rate, "policy": policy} for found, rate, policy in rates]
+    options = {"adjust_lr_fn": "match_rms_adamw"} if cfg.optimizer == "muon" else {}  # lr as for adamw
+    return without_compiler(OPTIMIZERS[cfg.optimizer])(groups, weight_decay=cfg.weight_decay, **options)
 
 
 def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progress: tqdm) -> tuple[dict, torch.Tensor]:
@@ -101,13 +119,15 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
     if metrics is None:
         metrics = accumulate_smaller(accumulate, state, batch, algo, cfg)
     if state.critic is not None and state.epoch < algo_cfg.critic_warmup:
-        for p in state.optimizer.param_groups[0]["params"]:
+        for p in parameters_of(state.optimizer, policy=True):
             p.grad = None  # the optimizer skips the policy
-    factor = learning_rate_factor(state.step, cfg.schedule_steps, cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
+    factor = rate_factor(state, cfg)
     norms = []
-    for group in state.optimizer.param_groups:  # policy and critic apart: one's gradient must not scale the other's
+    for group in state.optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
-        norms.append(torch.nn.utils.clip_grad_norm_(group["params"], cfg.clip_norm).item())
+    for policy in (True, False):  # policy and critic apart: one's gradient must not scale the other's
+        if parameters := parameters_of(state.optimizer, policy):
+            norms.append(torch.nn.utils.clip_grad_norm_(parameters, cfg.clip_norm).item())
     if algo_cfg.target_kl is not None and "approx_kl" not in metrics:
         raise Refusal(f"{cfg.algo}.target_kl={algo_cfg.target_kl:g} needs a loss that returns the metric approx_kl")
     within_target_kl = algo_cfg.target_kl is None or not metrics["approx_kl"] > 1.5 * algo_cfg.target_kl
@@ -121,6 +141,15 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
     metrics |= {"grad_norm": norms[0], "lr": cfg.lr * factor, "sampler_gap": gap}
     metrics["trained_tokens"] = sum(len(episode.ids_T) for episode in batch.episodes)
     return {**metrics, "skipped": skipped, "within_target_kl": within_target_kl}
+
+
+def rate_factor(state: TrainState, cfg: Config) -> float:
+    """Return the factor on the learning rate of the next step. With max_sampled_tokens= a decay goes by the tokens of
+    the finished epochs, because the number of steps is not known, unless schedule_epochs= gives it."""
+    now, span, warmup = state.step, cfg.schedule_steps, cfg.warmup_steps
+    if cfg.max_sampled_tokens and not cfg.schedule_epochs and now >= warmup:
+        now, span, warmup = state.watch.sampled_tokens, (0, cfg.max_sampled_tokens + 1), 0
+    return learning_rate_factor(now, span, cfg.schedule, warmup, cfg.min_lr_ratio)
 
 
 def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> dict:

@@ -54,6 +54,7 @@ SMALL = {
     "head_dim": 16,
     "max_position_embeddings": 512,
 }
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64}
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -134,7 +135,8 @@ def randomize(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
 
 
 def random_model(model_type: str = "qwen2", seed: int = 0, dtype=torch.float32, **fields) -> CausalLM:
-    model = CausalLM(parse_config({**SMALL, "model_type": model_type, **fields}))
+    experts = EXPERTS if model_type == "qwen3_moe" else {}
+    model = CausalLM(parse_config({**SMALL, **experts, "model_type": model_type, **fields}))
     return randomize(model, seed).to(dtype).eval()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from conftest import SMALL, randomize
+from conftest import EXPERTS, SMALL, randomize
 from safetensors.torch import save_file
 
 from rl.config import program
@@ -33,6 +33,9 @@ NESTED = {
     "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e3},
 }
 SLIDES = {"use_sliding_window": True, "sliding_window": 8}
+MULTIPLIERS = {
+    "embedding_multiplier": 6.0, "attention_multiplier": 0.1, "residual_multiplier": 0.3, "logits_scaling": 4.0,
+}  # fmt: skip
 ALTERNATING = ["sliding_attention", "full_attention", "sliding_attention"]
 CASES = {  # the fields that differ from SMALL; all biases are random too
     "qwen2 grouped queries": {"model_type": "qwen2", "head_dim": None, "attention_bias": False},
@@ -76,6 +79,24 @@ CASES = {  # the fields that differ from SMALL; all biases are random too
     "mistral sliding": {"model_type": "mistral", "sliding_window": 8},
     "mistral without a window": {"model_type": "mistral", "sliding_window": None, "hidden_act": "gelu_pytorch_tanh"},
     "mistral sliding, yarn": {"model_type": "mistral", "sliding_window": 70, "rope_parameters": YARN},
+    "smollm3": {"model_type": "smollm3", "num_hidden_layers": 4, "attention_bias": True, "mlp_bias": True},
+    "smollm3 by no_rope_layers, sliding": {
+        "model_type": "smollm3", **SLIDES, "no_rope_layers": [0, 1], "rope_parameters": YARN,
+        "tie_word_embeddings": False,
+    },
+    "granite": {"model_type": "granite", **MULTIPLIERS, "head_dim": None, "attention_bias": True, "mlp_bias": True},
+    "granite tied, yarn": {
+        "model_type": "granite", **MULTIPLIERS, "tie_word_embeddings": True, "rope_parameters": YARN,
+    },
+    "olmo2": {"model_type": "olmo2", "head_dim": None, "attention_bias": True},
+    "olmo3": {
+        "model_type": "olmo3", "sliding_window": 8, "num_hidden_layers": 4,
+        "rope_parameters": {"full_attention": {**YARN, "rope_theta": 1e5}, "sliding_attention": THETA},
+    },
+    "qwen3_moe": {"model_type": "qwen3_moe", **EXPERTS, "norm_topk_prob": True, "attention_bias": True},
+    "qwen3_moe, shares of all experts, tied": {"model_type": "qwen3_moe", **EXPERTS, "tie_word_embeddings": True},
+    "phi3": {"model_type": "phi3", "head_dim": None, "sliding_window": None},
+    "phi3 sliding, tied": {"model_type": "phi3", "sliding_window": 8, "tie_word_embeddings": True},
 }  # fmt: skip
 FROZEN_CASES = (
     "qwen2 tied", "qwen3 wide heads", "llama with biases", "qwen2 yarn", "llama three bands", "mistral sliding",
@@ -94,15 +115,18 @@ def raw_config(fields: dict) -> dict:
 def oracle(fields: dict):
     """Return a transformers model with random weights, in float32.
 
-    transformers has no nested rotary settings in these families, so each layer gets the tables of its type.
+    transformers has no nested rotary settings in Qwen, so each layer gets the tables of its type.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     raw = raw_config(fields)
-    nested = raw.get("rope_parameters", {}) if "layer_types" in raw else {}
+    nested = raw.get("rope_parameters", {}) if "layer_types" in raw and "qwen" in raw["model_type"] else {}
+    tokens = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # defaults are beyond the vocabulary
     configs = [
-        AutoConfig.for_model(**{**raw, "dtype": "float32", **({"rope_parameters": nested[k]} if nested else {})})
-        for k in raw.get("layer_types", [""])
+        AutoConfig.for_model(
+            **{**raw, **tokens, "dtype": "float32", **({"rope_parameters": nested[k]} if nested else {})}
+        )
+        for k in (raw["layer_types"] if nested else [""])
     ]
     model = randomize(AutoModelForCausalLM.from_config(configs[0], attn_implementation="sdpa")).eval()
     if nested:

@@ -22,8 +22,12 @@ triton = pytest.importorskip("triton")
 
 import compile_ahead  # noqa: E402
 
+from models import cache  # noqa: E402
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
+if INTERPRETED:  # a CPU stands for a device, whose caches hold 16-bit numbers
+    cache.stored_dtype = lambda weight: weight.dtype
 runs = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="test_triton_interpreted.py runs it")
 not_interpreted = pytest.mark.skipif(INTERPRETED, reason="compiled in a process without the interpreter")
 runs_no_kernel = pytest.mark.skipif(INTERPRETED, reason="runs in a process without the interpreter")

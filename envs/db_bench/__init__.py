@@ -30,7 +30,9 @@ Answers.  A question: the true rows in parentheses, in the true order. A number 
           parentheses passes; and one character on each side of a number is kept, so that `'5'`, `$5` and `5%` are
           wrong, `x 5` and `5 dollars` right.
 
-Prompts.  native: instructions, an "OK.", the task. short: one message, an instruction line and the task.
+Prompts.  native: instructions, an "OK.", the task. short: one message, an instruction line and the task. tools=native:
+          one message, and the tools sql(statement) and answer(rows); a malformed call ends the episode as a native
+          reply without an action does.
 
 Reward.   1 if the answer or the state is right; -0.1 if it is wrong or the reply has no action; -0.3 at the turn
           limit, even if the state is right. These are the guide's rewards. info["shaped"], which reward.rule=shaped
@@ -65,6 +67,7 @@ from envs.db_bench.tasks import LEVELS, SKILLS, Task, draw, literal, read_in_ord
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
 from envs.refusal import Refusal
 from envs.simulators.mysql import Database, MySQLError, digest
+from envs.tools import INVALID, TEXT, Malformed, call_of, check_tools, function, known_call
 
 INSTRUCTIONS = """\
 You work with a MySQL database. You are given a question about one table, or a change to make in it. Think first, then \
@@ -80,6 +83,20 @@ The answer is the list of rows that the question asks for, in their order and wi
 may be anything: what counts is the table. A reply in any other form ends the task as failed, and so does having no \
 answer after {limit} statements."""
 AGREED = "OK."
+WITH_TOOLS = """\
+You work with a MySQL database. You are given a question about one table, or a change to make in it. Call one tool in \
+each reply. After {limit} statements without an answer the task has failed.
+
+{task}"""
+TOOLS = [
+    function("sql", "Run one statement. Returns the rows that MySQL finds, or its error.", statement=TEXT),
+    function(
+        "answer",
+        "Finish with the rows that the question asks for, in their order and with their columns. After a change they "
+        "may be anything: what counts is the table.",
+        rows={**TEXT, "description": "Such as [(1, 'Ann Lee', 'sales'), (4, 'Bo Cruz', 'sales')]."},
+    ),
+]
 SHORT = "Reply with SQL, or with answer and the rows it found."
 ACTION = r"Action: (Operation|Answer)"
 BLOCK = r"```sql\n([\s\S]*?)\n```"
@@ -100,10 +117,12 @@ class Config:
     strict: bool = True  # grade answers without the original's two bugs
     max_turns: int = 3  # statements before the episode is truncated
     prompt: str = "native"  # "native": instructions and Action replies; "short": one message, bare SQL
+    tools: str = "none"  # "native": actions are calls of tools in the checkpoint's own format; "none": text
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
         common.check_tasks(self.tasks, self.data)
+        check_tools(self.tools, self.prompt)
         common.set_fields(self, skill=str(self.skill).replace(" ", ""))
         for skill in filter(None, self.skill.split(",")):
             if skill not in SKILLS and not self.data:
@@ -135,6 +154,8 @@ class Env(OwnSplits):
         super().__init__(config)
         hashed = self.config.data and self.config.splits == "hash"
         self.tasks = read_tasks(self.config.data, self.config.single_skill) if hashed else None
+        if self.config.tools == "native":
+            self.tools, self.role = TOOLS, "tool"
         self.database = Database()
 
     @property
@@ -149,6 +170,9 @@ class Env(OwnSplits):
         self.begin(self.own_task(seed, split) if own else self._draw(Random(f"db_bench {split} {seed}"), split))
         short = f"{SHORT}\n{self.goal.table}: {', '.join(name for name, _ in self.goal.columns)}"
         said = self.goal.instruction
+        if self.tools:
+            content = WITH_TOOLS.format(limit=self.config.max_turns, task=said)
+            return [{"role": "user", "content": content, "tools": self.tools}]
         if self.config.prompt == "short":  # the line above already names the table and its columns
             said = said.partition("\nThe name of this table is")[0]
         return common.opening(self.config.prompt, said, INSTRUCTIONS.format(limit=self.config.max_turns), AGREED, short)
@@ -167,7 +191,7 @@ class Env(OwnSplits):
         """Run the agent's statement, or grade its answer."""
         common.check_running(self.running)
         self.turns += 1
-        verb, argument = (read_short if self.config.prompt == "short" else read_native)(action_text)
+        verb, argument = self._read(action_text)
         valid, shaped, status, reason = verb != "fail", 0.0, "running", None
         observation = argument
         if verb == "sql":
@@ -198,6 +222,21 @@ class Env(OwnSplits):
         if self._untouched():
             return self._operation("I run the statement that the task asks for.", self.goal.sql)
         return self._operation("The table is not as it was; I put the right rows in it.", self._repair())
+
+    def action_of(self, content: str, calls: list[dict]) -> str:
+        """Return the line of the short form that a call means. Raise Malformed for a wrong call."""
+        name, given = known_call(calls, TOOLS)
+        if name == "answer":
+            return "answer " + " ".join(given["rows"].splitlines())
+        statement = " ".join(given["statement"].split("\n")).strip()
+        if read_short(statement)[0] == "answer" or statement.startswith(INVALID):
+            raise Malformed("a statement must be SQL; answer is a tool of its own")
+        return statement
+
+    def calls_of(self, action: str) -> tuple[str, list[dict]]:
+        """Return the call of an expert's line."""
+        verb, argument = read_short(action)
+        return call_of("answer", rows=argument) if verb == "answer" else call_of("sql", statement=argument)
 
     def own_tasks(self, split: str) -> list[Task]:
         """Return the tasks of the data set's own split, in its order."""
@@ -275,11 +314,17 @@ class Env(OwnSplits):
         begin = f"DELETE FROM {table}" if self._as_defined() else anew
         return begin + (f"; INSERT INTO {table} VALUES {rows}" if rows else "")
 
+    def _read(self, reply: str) -> tuple[str, str]:
+        """Return a reply's action (sql, answer or fail) and its argument."""
+        if self.tools and reply.startswith(INVALID):
+            return "fail", reply
+        return (read_short if common.form_of(self.config) == "short" else read_native)(reply)
+
     def _operation(self, thought: str, sql: str) -> str:
-        return sql if self.config.prompt == "short" else f"{thought}\nAction: Operation\n```sql\n{sql}\n```"
+        return sql if common.form_of(self.config) == "short" else f"{thought}\nAction: Operation\n```sql\n{sql}\n```"
 
     def _answer(self, rows: list) -> str:
-        if self.config.prompt == "short":
+        if common.form_of(self.config) == "short":
             return f"answer {rows}"
         thought = "These are the rows." if rows else "That is done."
         return f"{thought}\nAction: Answer\nFinal Answer: {rows}"

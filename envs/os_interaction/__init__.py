@@ -20,6 +20,8 @@ Actions.  native: the first `Act: ...` of the reply; text before it is ignored.
     Act: finish    the task is done
     Act: answer(x) only for questions of `data=`: the task is done, and x is the answer
           short: `finish`, `answer(x)`; any other reply is executed as a whole.
+          tools=native: the tools bash(script), finish() and, for questions, answer(text); a malformed call ends the
+          episode as a native reply without a readable action does, with `invalid tool call: ...`.
 
 Replies.  The output of the OS:\n\n...
           The output of the OS is empty.
@@ -87,6 +89,7 @@ from envs.own_splits import OwnSplits, check_splits, file_of
 from envs.refusal import Refusal
 from envs.simulators import sandbox
 from envs.simulators.shell.files import Frozen
+from envs.tools import INVALID, TEXT, Malformed, call_of, check_tools, function, known_call
 
 INSTRUCTIONS = """\
 You are at work on an Ubuntu machine, as root and through bash. I give you a task; carry it out with commands.
@@ -110,6 +113,21 @@ When the task is a question, and you know the answer:
 Act: answer(what you answer, between these parentheses)
 """
 AGREED = "OK."
+WITH_TOOLS = """\
+You are at work on an Ubuntu machine, as root and through bash. Carry out the task. Call one tool in each reply. \
+Commands must not ask for input. You have {turns} rounds; the task ends after them, or with finish.
+
+{task}"""
+TOOLS = [
+    function(
+        "bash",
+        "Execute a script in a new shell that starts in /: files stay as you leave them, the working directory and "
+        "variables do not.",
+        script=TEXT,
+    ),
+    function("finish", "Say that the task is done."),
+]
+QUESTION_TOOLS = [*TOOLS, function("answer", "Answer the question, which ends the task.", text=TEXT)]
 SHORT = "Reply with one bash command. When all is done: finish"
 NO_ACTION = r'Cannot extract action from agent response. Pattern: "Act:\s*(.+)"'
 BAD_ACTION = r'Invalid action string matched by pattern "Act:\s*(.+)"'
@@ -136,10 +154,12 @@ class Config:
     prompt: str = "native"  # "native": instructions, Act: and fenced blocks; "short": one message, bare commands
     machine: str = "simulated"  # "simulated"; "bash": real bash in namespaces, which needs root on Linux, for data=
     sandbox: str = "isolated"  # "isolated"; "unsafe": run checks in Python even where the system cannot isolate them
+    tools: str = "none"  # "native": actions are calls of tools in the checkpoint's own format; "none": text
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
         common.check_tasks(self.tasks, self.data)
+        check_tools(self.tools, self.prompt)
         common.check_count("max_output", self.max_output, 0)
         if 0 < self.max_output <= 20:
             raise Refusal(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")
@@ -197,6 +217,10 @@ class Env(OwnSplits):
         self._progress()
         self.share = 1 / max(1, len(self.unmet))
         self.running = True
+        if self.config.tools == "native":
+            self.tools, self.role = (QUESTION_TOOLS if task.answers else TOOLS), "tool"
+            content = WITH_TOOLS.format(turns=self.config.max_turns, task=task.instruction)
+            return [{"role": "user", "content": content, "tools": self.tools}]
         answer = ANSWER if task.answers else ""
         instructions = INSTRUCTIONS.format(turns=self.config.max_turns, answer=answer)
         return common.opening(self.config.prompt, task.instruction, instructions, AGREED, SHORT)
@@ -239,6 +263,21 @@ class Env(OwnSplits):
             return self._reply("answer", self.output.strip())
         return self._reply("finish")
 
+    def action_of(self, content: str, calls: list[dict]) -> str:
+        """Return the reply of the short form that a call means. Raise Malformed for a wrong call."""
+        name, given = known_call(calls, self.tools)
+        if name == "bash":
+            if given["script"].startswith(INVALID) or _ended(given["script"].strip(), self.current.answers):
+                raise Malformed("a script for bash must be commands; finish and answer are tools of their own")
+            return given["script"]
+        return f"answer({given['text']})" if name == "answer" else name
+
+    def calls_of(self, action: str) -> tuple[str, list[dict]]:
+        """Return the call of an expert's reply."""
+        name, content = _ended(action, self.current.answers) or ("bash", action)
+        key = {"bash": "script", "answer": "text"}.get(name)
+        return call_of(name, **({key: content} if key else {}))
+
     def _entry(self, rng: Random, split: str) -> Task:
         """Return a task of the file that passes with its own solution here."""
         for task in rng.sample(self.data[split], len(self.data[split])):
@@ -267,7 +306,9 @@ class Env(OwnSplits):
 
     def _read(self, reply: str) -> tuple[str, str]:
         """Return the action in a reply (bash, finish, answer) and its content; "" and the reason if it has none."""
-        if self.config.prompt == "short":
+        if self.tools and reply.startswith(INVALID):
+            return "", reply
+        if common.form_of(self.config) == "short":
             said = reply.strip()
             return _ended(said, self.current.answers) or ("bash", said)
         found = re.search(r"Act:\s*(.+)", reply)
@@ -281,7 +322,7 @@ class Env(OwnSplits):
     def _reply(self, action: str, content: str = "") -> str:
         """Return an expert's action in the form of the prompt."""
         said = f"answer({content})" if action == "answer" else action
-        if self.config.prompt == "short":
+        if common.form_of(self.config) == "short":
             return content if action == "bash" else said
         if action == "bash":
             return f"Think: This is what comes next.\n\nAct: bash\n\n```bash\n{content}\n```"

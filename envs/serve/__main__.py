@@ -77,6 +77,8 @@ def parse(words: list[str]) -> tuple[Keys, dict]:
     keys, *configs = program.parse(usual + words, "envs.serve", Keys, about=__doc__, **groups)
     options = vars(configs[0])
     check_no_model(keys.env, options)
+    if options.get("tools") == "native":
+        raise Refusal(f"{keys.env}.tools=native is not served: the clients' protocols have no tools")
     return keys, options
 
 

@@ -42,6 +42,8 @@ Prompts.  native: a system message with the rules, the tools as JSON schemas and
           short: one message. The action is the reply's first line, `cancel_pending_order #W123 no longer needed`:
           a tool and its arguments, separated by spaces, the last one taking the rest; or all separated by `;`. Items
           of a list are separated by commas. `respond TEXT`, or a line without a tool's name, goes to the customer.
+          tools=native: the rules, and the sixteen tools as the checkpoint's template offers them; a reply without a
+          call goes to the customer, a malformed call is answered by `Unknown action invalid tool call: ...`.
 
 Tasks.    panel: the customers of one shop. fresh: each seed draws a small shop, with other customers, orders and ids.
 
@@ -86,10 +88,11 @@ from envs.tau_retail.customer import HEARD, STOP, Customer, model_chat
 from envs.tau_retail.database import Database
 from envs.tau_retail.expert import next_action
 from envs.tau_retail.original import load_tasks
-from envs.tau_retail.policy import NATIVE, SHORT, SHORTEST
+from envs.tau_retail.policy import NATIVE, SCHEMAS, SHORT, SHORTEST, WITH_TOOLS
 from envs.tau_retail.shop import fresh_shop, load_shop, make_shop
 from envs.tau_retail.tasks import Task, draw_task
 from envs.tau_retail.tools import CHANGING, PARAMETERS, call, failed, key, whole
+from envs.tools import INVALID, Malformed, call_of, check_tools, only_call
 
 MAX_ACTION = 8000  # characters read of an action
 MAX_ANSWER = 1000  # most characters of a model customer's line
@@ -106,10 +109,12 @@ class Config:
     data: str = ""  # a folder with the original's users, products, orders and tasks.json; empty: the generated shop
     splits: str = "hash"  # of data: "hash" of the task; "own": tasks_train, tasks_dev, tasks_test.json, or all tasks
     tasks: str = "panel"  # "panel": customers of one generated shop; "fresh": a shop for each seed
+    tools: str = "none"  # "native": actions are calls of tools in the checkpoint's own format; "none": text
 
     def __post_init__(self):
         common.check_options(self, "123")
         common.check_tasks(self.tasks, self.data)
+        check_tools(self.tools, self.prompt)
         if self.user not in ("rules", "model"):
             raise Refusal(f"user must be 'rules' or 'model', not {self.user!r}")
         check_splits(self, "tasks_{}")
@@ -121,6 +126,11 @@ class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
     defaults = Config
+
+    def __init__(self, config: Config | None = None):
+        super().__init__(config)
+        if self.config.tools == "native":
+            self.tools = SCHEMAS
 
     @property
     def task(self) -> str:
@@ -154,6 +164,9 @@ class Env(OwnSplits):
         self.customer.read(opening)
         if self.config.prompt == "short":
             return [{"role": "user", "content": f"{SHORTEST if self.errand.easy else SHORT}\n{opening}"}]
+        if self.tools:
+            system = {"role": "system", "content": WITH_TOOLS, "tools": self.tools}
+            return [system, {"role": "user", "content": opening}]
         system = prompt_file.chosen(self.config.prompt, NATIVE)
         return [{"role": "system", "content": system}, {"role": "user", "content": opening}]
 
@@ -170,6 +183,7 @@ class Env(OwnSplits):
             raise RuntimeError("the step has a request: pass its result to answer() first")
         self.turns += 1
         name, arguments, formed = self._read(action_text)
+        self.role = "user" if name == "respond" or not self.tools else "tool"
         if name == "respond":
             return self._respond(arguments, formed)
         result = call(self.db, name, arguments)
@@ -194,16 +208,37 @@ class Env(OwnSplits):
         """Return an expert's reply in the current state."""
         common.check_running(self.running)
         name, arguments, thought = next_action(self.errand, self.customer, self.db, self.known, self.done)
+        action = json.dumps({"name": name, "arguments": arguments})
+        if self.tools:
+            return action
         if self.config.prompt != "short":
-            action = json.dumps({"name": name, "arguments": arguments})
             return f"Thought:\n{thought}\nAction:\n{action}"
         return _line(name, arguments)
+
+    def action_of(self, content: str, calls: list[dict]) -> str:
+        """Return a call, or without one the text for the customer, as JSON. Raise Malformed for several calls."""
+        name, arguments = only_call(calls) if calls else ("respond", {"content": content[:MAX_ACTION]})
+        if calls and name == "respond":
+            raise Malformed("there is no tool 'respond': a reply without a call is what the customer reads")
+        action = json.dumps({"name": name, "arguments": arguments})
+        if calls and len(action) > MAX_ACTION:
+            raise Malformed(f"a call has at most {MAX_ACTION:,} characters")
+        return action
+
+    def calls_of(self, action: str) -> tuple[str, list[dict]]:
+        """Return the content and the call of an expert's action."""
+        made = json.loads(action)
+        if made["name"] == "respond":
+            return made["arguments"]["content"], []
+        return call_of(made["name"], **made["arguments"])
 
     def _read(self, reply: str) -> tuple[str, dict, bool]:
         """Return the name and the arguments of the action in a reply, and whether the reply is well-formed."""
         if self.config.prompt == "short":
             return _from_line(reply.strip().partition("\n")[0][:MAX_ACTION])
-        action = reply.rpartition("Action:")[2].strip()[:MAX_ACTION]
+        if self.tools and reply.startswith(INVALID):
+            return reply, {}, False
+        action = reply if self.tools else reply.rpartition("Action:")[2].strip()[:MAX_ACTION]
         try:
             made = json.loads(action)
         except (ValueError, RecursionError):

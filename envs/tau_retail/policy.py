@@ -145,6 +145,14 @@ def _field(name: str) -> dict:
     return {"type": "string", **choice, "description": FIELDS[name]}
 
 
+FORM_OF_TOOLS = """
+# Replies
+Serve the customer by these rules and with your tools. In each reply either call one tool or write to the customer: a \
+reply without a call is what the customer reads. Do not invent arguments. What a tool returns comes back as \
+`API output: ...`.
+"""
+SCHEMAS = [schema(name) for name in TOOLS]
+WITH_TOOLS = f"{POLICY}{FORM_OF_TOOLS}"
 NATIVE = f"{POLICY}\n# Tools\n{json.dumps([schema(name) for name in TOOLS])}\n{FORM}"
 SHORT = f"Serve the customer. Reply TOOL ARGUMENTS, or respond TEXT. Tools: {', '.join(TOOLS)}."
 SHORTEST = "Reply with the one tool call that serves the customer."  # for difficulty 1

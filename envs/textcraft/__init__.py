@@ -25,6 +25,8 @@ Prompts.  native: instructions, an "OK.", the observation. A reply is `Thought:\
           the line that follows `Action:`, reduced to letters, digits, commas and spaces. Without the marker it is
           empty; with several markers nothing is executed and the reply says so.
           short: one message, an instruction line and the observation; the action is the reply's first line.
+          tools=native: one message and three tools, get, craft and inventory; a malformed call is answered by
+          `Could not execute invalid tool call: ...`.
 
 Reward.   1 when the goal is crafted, else 0. info["shaped"]: 0.15 the first time that an item of the goal's tree is got
           or crafted (alternatives for the same ingredient pay once), 1 on completion.
@@ -50,6 +52,7 @@ from envs import common
 from envs.base import Configured, Step
 from envs.common import SPLITS, split_of
 from envs.textcraft.crafting import BOOK, PANEL, Recipe, depth, next_action, redrawn, shown, tree
+from envs.tools import COUNT, TEXT, TEXTS, call_of, check_tools, function, known_call
 
 GOALS: dict[tuple[str, int], list[str]] = {}  # (split, depth) -> goals
 for _item in BOOK:
@@ -69,6 +72,19 @@ why this action is next
 Action:
 the action"""
 AGREED = "OK. I'll follow your instructions and try my best to solve the task."
+WITH_TOOLS = "Craft the goal with the crafting commands, not all of which are of use. Call one tool in each reply."
+TOOLS = [
+    function("get", "Take items that no crafting command makes.", count=COUNT, item=TEXT),
+    function(
+        "craft",
+        "Apply one crafting command, with exactly its ingredients and counts. When an ingredient names a kind of item, "
+        "use one item of that kind.",
+        count=COUNT,
+        item=TEXT,
+        ingredients={**TEXTS, "description": "Each a count and an item, such as '2 oak log'."},
+    ),
+    function("inventory", "List what you carry."),
+]
 SHORT = "Reply with one command: get N ITEM, craft N ITEM using N ITEM, or inventory."
 MAX_ACTION = 400  # characters read of an action
 PROGRESS = 0.15  # shaped reward of a first-time step forward
@@ -81,10 +97,12 @@ class Config:
     max_turns: int = 20  # agent turns before the episode is truncated
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
     tasks: str = "panel"  # "panel": goals of one recipe book; "fresh": a recipe book for each seed
+    tools: str = "none"  # "native": actions are calls of tools in the checkpoint's own format; "none": text
 
     def __post_init__(self):
         common.check_options(self, "1234")
         common.check_tasks(self.tasks)
+        check_tools(self.tools, self.prompt)
         common.check_count("distractors", self.distractors, 0)
 
 
@@ -96,6 +114,11 @@ class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
     defaults = Config
+
+    def __init__(self, config: Config | None = None):
+        super().__init__(config)
+        if self.config.tools == "native":
+            self.tools, self.role = TOOLS, "tool"
 
     @property
     def task(self) -> str:
@@ -116,6 +139,8 @@ class Env(Configured):
         self.turns = 0
         self.running = True
         observation = f"Crafting commands:\n{commands}\n\nGoal: craft {self.goal}."
+        if self.tools:
+            return [{"role": "user", "content": f"{WITH_TOOLS}\n{observation}", "tools": self.tools}]
         return common.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
 
     def step(self, action_text: str) -> Step:
@@ -138,7 +163,26 @@ class Env(Configured):
         """Return an expert's reply in the current state."""
         common.check_running(self.running)
         action, reason = next_action(self.book, self.goal, self.inventory, self.roles)
-        return common.as_reply(self.config.prompt, reason, action)
+        return common.as_reply(common.form_of(self.config), reason, action)
+
+    def action_of(self, content: str, calls: list[dict]) -> str:
+        """Return the line of the short form that a call means. Raise Malformed for a wrong call."""
+        name, given = known_call(calls, TOOLS)
+        if name == "get":
+            return f"get {given['count']} {given['item']}"
+        if name == "craft":
+            return f"craft {given['count']} {given['item']} using {', '.join(given['ingredients'])}"
+        return name
+
+    def calls_of(self, action: str) -> tuple[str, list[dict]]:
+        """Return the call of an expert's line."""
+        name, _, rest = action.partition(" ")
+        if name == "inventory":
+            return call_of(name)
+        product, _, ingredients = rest.partition(" using ")
+        count, _, item = product.partition(" ")
+        more = {"ingredients": ingredients.split(", ")} if name == "craft" else {}
+        return call_of(name, count=int(count), item=item, **more)
 
     def _draw(self, rng: Random, split: str) -> list[Recipe]:
         """Draw the goal, its tree and the book. Return the recipes to show."""
@@ -165,7 +209,7 @@ class Env(Configured):
 
     def _read(self, reply: str) -> str:
         """Return the action in a reply. Raise ActionFailed if the reply has several."""
-        if self.config.prompt == "short":
+        if common.form_of(self.config) == "short":
             return plain_action(common.first_line(reply, MAX_ACTION))
         action = common.only_action(reply, MAX_ACTION)
         if action is None:

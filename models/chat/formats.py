@@ -98,10 +98,16 @@ def without_thoughts(reply: str, opened: bool = False) -> str:
 
     opened: the prompt ended inside a think block, so that a reply that does not close it is all thoughts.
     """
-    _, end, answer = reply.rpartition(ANSWER)
-    if THINK in answer or (opened and not end):
+    if in_thought(reply, opened):
         return ""
+    _, end, answer = reply.rpartition(ANSWER)
     return answer.lstrip("\n") if end else answer
+
+
+def in_thought(reply: str, opened: bool = False) -> bool:
+    """Return whether a reply ends inside its thoughts. opened: the prompt ended inside a think block."""
+    _, end, answer = reply.rpartition(ANSWER)
+    return THINK in answer or (opened and not end)
 
 
 @dataclass(frozen=True)

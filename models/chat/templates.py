@@ -20,7 +20,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from models.chat.formats import ANSWER, CHATML_TEMPLATE, QWEN_SYSTEM, THINK, ChatML, Llama3, Marks, Qwen
+from models.chat.formats import (
+    ANSWER,
+    CHATML_TEMPLATE,
+    QWEN_SYSTEM,
+    THINK,
+    ChatML,
+    Llama3,
+    Marks,
+    Qwen,
+)
 from models.chat.jinja import Compiled, compiled
 from models.json_file import read_bytes, read_object
 from models.refusal import Refusal
@@ -71,9 +80,11 @@ class NoFormat:
     reply = follow_up = render
 
 
-def choose_format(folder: Path, mark: Marks, thinking: bool) -> Format:
+def choose_format(folder: Path, mark: Marks, thinking: bool, rewrites: bool = False) -> Format:
     """Return the format of a checkpoint: as its chat template writes, or without a template as its control tokens say.
     If neither gives a format, return NoFormat with the reason in one line.
+
+    rewrites: accept a template that rewrites earlier replies, for a caller that renders whole conversations.
     """
     try:
         template = read_template(folder)
@@ -83,20 +94,9 @@ def choose_format(folder: Path, mark: Marks, thinking: bool) -> Format:
                 f"{folder}: chat_template.jinja is read, not the other template in tokenizer_config.json",
                 file=sys.stderr,
             )
-        return _choose(template, folder, mark, thinking)
+        return _choose(template, folder, mark, thinking, rewrites)
     except ValueError as error:
         return NoFormat(f"{folder}: {error}")
-
-
-def tools_format(folder: Path, mark: Marks, thinking: bool) -> Format:
-    """Return the format of conversations that declare or call tools: the checkpoint's own chat template.
-
-    Raise ValueError if it has none, or one that cannot be used (see Template).
-    """
-    source = default_template(read_template(folder))
-    if source is None:
-        raise Refusal(f"{folder}: no chat template, which tools and tool_calls need: write the calls as text")
-    return Template(compiled(source), mark, template_variables(folder, thinking), folder)
 
 
 def read_template(folder: Path) -> object:
@@ -107,7 +107,7 @@ def read_template(folder: Path) -> object:
     return read_object(folder / "tokenizer_config.json").get("chat_template") or None
 
 
-def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
+def _choose(template: object, folder: Path, mark: Marks, thinking: bool, rewrites: bool) -> Format:
     if template in (None, CHATML_TEMPLATE) and {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
         return ChatML(mark)
     formats, source = hand_written(mark, thinking), default_template(template)
@@ -119,7 +119,7 @@ def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Form
     for written in formats:
         if agree(mark, written, run, variables):
             return written
-    return Template(run, mark, variables, folder)
+    return Template(run, mark, variables, folder, rewrites)
 
 
 def hand_written(mark: Marks, thinking: bool) -> list[Format]:
@@ -182,19 +182,58 @@ def with_deadline(method: Callable) -> Callable:
     return call
 
 
-class Template:
+class Rendering:
+    """Renders conversations with a compiled chat template. variables, folder: as Template has them."""
+
+    def __init__(self, run: Compiled, mark: Marks, variables: dict[str, object], folder: Path):
+        self.folder = folder
+        self.mark, self._run, self._variables, self._disguise = mark, run, variables, Disguise(mark)
+
+    @with_deadline
+    def render(self, messages: list[dict], header: bool = True) -> str:
+        return self._render(messages, header)
+
+    def _render(self, messages: list[dict], header: bool = True, whole: bool = True) -> str:
+        """whole: whether to raise ValueError if a text of a message, a call or a tool is not in the rendering."""
+        disguised = [
+            {"role": message["role"], "content": self._hide(message)}
+            | ({"tool_calls": self._hide_all(message["tool_calls"])} if message.get("tool_calls") else {})
+            for message in messages
+        ]
+        tools = self._hide_all(messages[0]["tools"]) if messages and messages[0].get("tools") else None
+        rendered = self._run(messages=disguised, tools=tools, add_generation_prompt=header, **self._variables)
+        if whole:
+            _check_whole(disguised, tools, rendered)
+        return self._disguise.reveal(rendered)
+
+    def _hide_all(self, value: object) -> object:
+        """Return a value of JSON with all texts in it disguised."""
+        if isinstance(value, dict):
+            return {self._disguise.hide(str(key)): self._hide_all(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self._hide_all(one) for one in value]
+        return self._disguise.hide(value) if isinstance(value, str) else value
+
+    def _hide(self, message: dict) -> str:
+        """Return a message's disguised text; an assistant's think marks stay readable, templates look for them."""
+        parts = re.split(f"({THINK}|{ANSWER})", message["content"])
+        thinks = message["role"] == "assistant"
+        return "".join(part if thinks and i % 2 else self._disguise.hide(part) for i, part in enumerate(parts))
+
+
+class Template(Rendering):
     """A format (models.chat.formats.Format) that renders with a compiled chat template.
 
     variables: the template's variables beside the conversation: bos_token and the like, enable_thinking.
     folder: the checkpoint's, which errors name once the format is chosen.
     Raise ValueError with one line for a template that cannot be run, ends a reply with no control token, numbers its
-    messages, rewrites earlier ones, or leaves out the text of a message. If it fails only with a system message, only
-    such conversations are refused.
+    messages, rewrites earlier ones (unless `rewrites` allows it), or leaves out the text of a message. If it fails only
+    with a system message, only such conversations are refused.
     """
 
-    def __init__(self, run: Compiled, mark: Marks, variables: dict[str, object], folder: Path):
-        self.folder = folder
-        self.mark, self._run, self._variables, self._disguise = mark, run, variables, Disguise(mark)
+    def __init__(self, run: Compiled, mark: Marks, variables: dict[str, object], folder: Path, rewrites: bool = False):
+        super().__init__(run, mark, variables, folder)
+        self._rewrites = rewrites
         user, assistant = {"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}
         self._asked, self._answered = [user], [user, assistant]
         self._probe([])
@@ -248,37 +287,13 @@ class Template:
             return SAID, self._close + more
         return self.end, self._close[self._close.index(self.end) + len(self.end) :] + more
 
-    def _render(self, messages: list[dict], header: bool = True, whole: bool = True) -> str:
-        """whole: whether to raise ValueError if a text of a message, a call or a tool is not in the rendering."""
-        disguised = [
-            {"role": message["role"], "content": self._hide(message)}
-            | ({"tool_calls": self._hide_all(message["tool_calls"])} if message.get("tool_calls") else {})
-            for message in messages
-        ]
-        tools = self._hide_all(messages[0]["tools"]) if messages and messages[0].get("tools") else None
-        rendered = self._run(messages=disguised, tools=tools, add_generation_prompt=header, **self._variables)
-        if whole:
-            _check_whole(disguised, tools, rendered)
-        return self._disguise.reveal(rendered)
-
-    def _hide_all(self, value: object) -> object:
-        """Return a value of JSON with all texts in it disguised."""
-        if isinstance(value, dict):
-            return {self._disguise.hide(str(key)): self._hide_all(one) for key, one in value.items()}
-        if isinstance(value, list):
-            return [self._hide_all(one) for one in value]
-        return self._disguise.hide(value) if isinstance(value, str) else value
-
-    def _hide(self, message: dict) -> str:
-        """Return a message's disguised text; an assistant's think marks stay readable, templates look for them."""
-        parts = re.split(f"({THINK}|{ANSWER})", message["content"])
-        thinks = message["role"] == "assistant"
-        return "".join(part if thinks and i % 2 else self._disguise.hide(part) for i, part in enumerate(parts))
-
     def _probe(self, first: list[dict]) -> None:
         """Raise ValueError if the template rewrites earlier messages, thoughts included, or numbers its messages."""
         thoughtful = {"role": "assistant", "content": f"{THINK}\nBgxd.\n{ANSWER}\n\n{SAID}"}
         talk = [*first, *self._asked, thoughtful, *self._asked, thoughtful, *self._asked]
+        if self._rewrites:
+            self._render(talk)
+            return
         rendered = [self._render(talk[:n], False, whole=False) for n in range(len(first) + 1, len(talk) + 1)]
         added = [_appended(self.mark, *pair) for pair in pairwise(rendered)]
         if added[1] != added[3]:

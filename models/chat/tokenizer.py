@@ -13,14 +13,17 @@ what they make of a text; parts that encoding does not use (padding, truncation)
 import json
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from models.chat.formats import Marks, check, has_tools, without_thoughts
-from models.chat.templates import ASKED, SAID, Format, NoFormat, choose_format, tools_format
+from models.chat.formats import ANSWER, THINK, Marks, check, has_tools, in_thought, without_thoughts
+from models.chat.templates import ASKED, SAID, Format, NoFormat, choose_format
+from models.chat.tool_formats import choose_call_reader, tools_format
+from models.chat.tools import Reader
 from models.json_file import parse_json, read_bytes, read_object
 from models.refusal import Refusal
 from models.weights import inside, resolve
@@ -55,7 +58,7 @@ class Tokenizer:
     eos_ids:  frozenset of the ids that end a reply, merged from generation_config, config, tokenizer files and format.
     """
 
-    def __init__(self, folder: Path, thinking: bool = True):
+    def __init__(self, folder: Path, thinking: bool = True, rewrites: bool = False):
         self.folder = Path(folder)
         path = self.folder / "tokenizer.json"
         if not path.is_file():
@@ -74,7 +77,7 @@ class Tokenizer:
         self._say_losses(path)
         self.control_ids = frozenset(added.values())
         self.vocab_size = self._full.get_vocab_size()
-        self._thinking, self._mark = thinking, mark
+        self._thinking, self._rewrites, self._mark = thinking, rewrites, mark
         self._format = self._choose_format(lost)
         ends = self.encode(self._format.end)[:1] if self._format.end else []
         self._end = ends[0] if ends else None
@@ -93,8 +96,36 @@ class Tokenizer:
 
     def answer(self, ids: list[int]) -> str:
         """Return the text of a sampled reply without its thoughts, or nothing if the thoughts were cut off."""
-        text = self.decode(ids[:-1] if ids[-1:] and ids[-1] in self.eos_ids else ids)
-        return without_thoughts(text, self._format.opens_thought)
+        return without_thoughts(self._said(ids), self._format.opens_thought)
+
+    def message(self, ids: list[int]) -> str:
+        """Return the content of a sampled reply's message, for a template that renders it again. Thoughts that were cut
+        off are closed, so that the template knows them from the answer."""
+        text = self._said(ids)
+        if self._format.opens_thought:
+            text = f"{THINK}\n{text}"
+        return f"{text}\n{ANSWER}\n\n" if in_thought(text) else text
+
+    def in_thought(self, ids: list[int]) -> bool:
+        """Return whether a sampled reply ends inside its thoughts."""
+        return in_thought(self._said(ids), self._format.opens_thought)
+
+    def thoughts(self, ids: list[int]) -> int:
+        """Return how many of the first ids of a sampled reply are thoughts, the closing tag included."""
+        text = self._said(ids)
+        if in_thought(text, self._format.opens_thought):
+            return len(ids)
+        closed = text.count(ANSWER)
+        return bisect_left(range(len(ids)), closed, key=lambda n: self.decode(ids[:n]).count(ANSWER)) if closed else 0
+
+    @cached_property
+    def end_of_thought(self) -> list[int]:
+        """The ids that end thoughts, as Qwen3 and DeepSeek-R1 write them: the closing tag between line breaks."""
+        return self.encode(f"\n{self._mark(ANSWER)}\n\n")
+
+    def _said(self, ids: list[int]) -> str:
+        """Return the text of a sampled reply without the token that ends it."""
+        return self.decode(ids[:-1] if ids[-1:] and ids[-1] in self.eos_ids else ids)
 
     def show(self, ids: list[int]) -> str:
         """Return text with control tokens, for people to read."""
@@ -142,9 +173,23 @@ class Tokenizer:
         """Return the format that writes these messages."""
         return self._tools_format if has_tools(messages) else self._format
 
+    def calls(self, ids: list[int]) -> tuple[str, list[dict]]:
+        """Return the content of a sampled reply without its thoughts, and the calls of tools in it
+        (models/chat/tools.py). Raise Refusal for a malformed call, and for a checkpoint without a format for them."""
+        text = self.show(ids[:-1] if ids[-1:] and ids[-1] in self.eos_ids else ids)
+        return self._call_reader(without_thoughts(text, self._tools_format.opens_thought))
+
+    def check_tools(self) -> None:
+        """Raise Refusal if the checkpoint has no format for tools and their calls that is read here."""
+        _ = self._call_reader
+
+    @cached_property
+    def _call_reader(self) -> Reader:
+        return choose_call_reader(self._tools_format, self._mark, self.folder)
+
     @cached_property
     def _tools_format(self) -> Format:
-        return tools_format(self.folder, self._mark, self._thinking)
+        return tools_format(self.folder, self._mark, self._thinking, self._format)
 
     def _after(self, before: str, text: str) -> list[int]:
         """Return the ids of `text` after `before`. Some tokenizers put a space before the first text."""
@@ -153,7 +198,7 @@ class Tokenizer:
 
     def _choose_format(self, lost: list[str]) -> Format:
         """Return the chat format of the checkpoint. lost: added tokens for which the model has no row."""
-        chosen = choose_format(self.folder, self._mark, self._thinking)
+        chosen = choose_format(self.folder, self._mark, self._thinking, self._rewrites)
         if lost and not isinstance(chosen, NoFormat):
             written = chosen.render([{"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}])
             for token in lost:
@@ -186,9 +231,9 @@ def byte_level_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
 
 
-def load_tokenizer(name: str, thinking: bool = True) -> Tokenizer:
+def load_tokenizer(name: str, thinking: bool = True, rewrites: bool = False) -> Tokenizer:
     """Return the tokenizer of a model name (see models.weights.resolve)."""
-    return Tokenizer(resolve(name), thinking)
+    return Tokenizer(resolve(name), thinking, rewrites)
 
 
 def read_spec(path: Path) -> tuple[dict, list[str]]:

@@ -15,21 +15,19 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from models.decoder import MLP, Block
 from models.layout import Layout
-from models.linear import joint_linear
 
 
 def train_block(block: Block, x_ND: torch.Tensor, layout: Layout, wanted) -> torch.Tensor | None:
     """Return the rows after a block, as Block.forward does; None where nothing is kept for a backward."""
     if not torch.is_grad_enabled():
         return None
-    attended = block.self_attn(block.input_layernorm(x_ND), layout, None, wanted)
-    x_ND = (x_ND if wanted is None else x_ND[wanted]) + attended
-    return x_ND + lean_mlp(block.mlp, block.post_attention_layernorm(x_ND))
+    mlp = partial(lean_mlp, block.mlp) if isinstance(block.mlp, MLP) else block.mlp
+    return block.compute(x_ND, layout, None, wanted, mlp)
 
 
 def lean_mlp(mlp: MLP, x_ND: torch.Tensor) -> torch.Tensor:
     """Return what MLP.forward does."""
-    product = Gated.apply(*joint_linear(x_ND, mlp.gate_proj, mlp.up_proj), mlp.act)
+    product = Gated.apply(*mlp.gate_and_up(x_ND), mlp.act)
     pack = partial(node_or_tensor, product.grad_fn, product.data_ptr(), product.shape)  # torch keeps it: no tensor
     with saved_tensors_hooks(pack, tensor_of):
         return mlp.down_proj(product)

@@ -23,7 +23,7 @@ from models.cpu.block import normalize
 from models.cpu.onednn import batch_matmul
 from models.cpu.packed import FEW_ROWS
 from models.cpu.products import Copies, StackedOnCPU
-from models.decoder import CausalLM, rotate
+from models.decoder import CausalLM, rotate, scaled
 from models.elementwise import shares
 from models.linear import ROW_MULTIPLE, LinearParts
 from models.stacked import groups, padded, random_factors, step_layers
@@ -73,7 +73,7 @@ class CPUStep:
         rotary = {rope: (cos[positions_N], sin[positions_N]) for rope, (cos, sin) in tables.items()}
         attended_ND = torch.zeros(N, H * E)  # its rows after B stay zero
         out_BHE = attended_ND[:B].view(B, H, E)
-        x_ND = F.embedding(padded(ids_B, N), decoder.embed_tokens.weight)
+        x_ND = scaled(F.embedding(padded(ids_B, N), decoder.embed_tokens.weight), cfg.embedding_multiplier)
         for i, layer in enumerate(self.layers):
             heads_NHE = layer.qkv.joint(norm(x_ND, layer.block.input_layernorm.weight), B).view(N, -1, E)
             qk_NHE = heads_NHE[:, :both]
@@ -84,10 +84,12 @@ class CPUStep:
             if not output and i == len(self.layers) - 1:
                 return None
             attention(i, qk_BHE[:, :H], out_BHE)
-            x_ND = layer.out.joint(attended_ND, B).add_(x_ND)
-            gate, up = layer.gate_up(norm(x_ND, layer.block.post_attention_layernorm.weight), B)
-            x_ND = layer.down.joint(layer.block.mlp.act(gate).mul_(up), B).add_(x_ND)
-        return norm(x_ND, decoder.norm.weight)[:B]
+            x_ND = scaled(layer.out.joint(attended_ND, B), cfg.residual_multiplier).add_(x_ND)
+            gate_up_N = layer.gate_up.joint(norm(x_ND, layer.block.post_attention_layernorm.weight), B)
+            gate, up = gate_up_N.chunk(2, -1)
+            down_ND = layer.down.joint(layer.block.mlp.act(gate).mul_(up), B)
+            x_ND = scaled(down_ND, cfg.residual_multiplier).add_(x_ND)
+        return scaled(norm(x_ND, decoder.norm.weight)[:B], cfg.hidden_multiplier)
 
 
 class Places:
@@ -213,6 +215,8 @@ def possible_arguments(model: CausalLM, size: int) -> list[Step]:
     """Return the arguments to try, the fastest first, for a model, or for the first layers of one, of `size`
     weights in all."""
     weight = model.lm_head.weight
+    if not model.config.stackable:
+        return []
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or model.config.quant != "none":
         return []  # of quantised weights the stacks would be a dense copy
     inputs = [[layer.parts() for layer in layers] for block in model.model.layers for layers in groups(block)]

@@ -17,9 +17,9 @@ WAITING = 1 / 16  # of the rows that are sampled: so many prompts are computed a
 PATIENCE = 4  # chunks that a prompt waits for others
 
 
-def run_ahead(model: CausalLM, cache: KVCache, sample: Callable, slots: dict, max_len: int) -> "Ahead":
-    """Return the `Ahead` of an engine's cache and slots."""
-    return Ahead(Steps(model, cache, sample), slots, max_len)
+def run_ahead(model: CausalLM, cache: KVCache, sample: Callable, slots: dict, max_len: int) -> "Ahead | None":
+    """Return the `Ahead` of an engine's cache and slots; None for a family whose blocks its steps do not compute."""
+    return None if not model.config.plain_blocks else Ahead(Steps(model, cache, sample), slots, max_len)
 
 
 class Ahead:
@@ -73,7 +73,7 @@ class Ahead:
 
     def _left(self, i: int) -> int:
         slot = self.slots[i]
-        return min(max(self.settings[0] - len(slot.sampling.ids), 1), self.max_len - slot.length - 1)
+        return min(max((slot.limit or self.settings[0]) - len(slot.sampling.ids), 1), self.max_len - slot.length - 1)
 
     def _enqueue(self, left: dict[int, int], version: Hashable, temperature: float) -> tuple:
         rows = {i: self.slots[i].sampling for i in left}

@@ -32,6 +32,8 @@ def train_block(block: Block, x_ND: torch.Tensor, layout: Layout, wanted) -> tor
 
 def problem(block: Block, device: torch.device) -> str | None:
     """Return None if this code computes a block, else why not."""
+    if not block.config.plain_blocks:
+        return f"the fused kernels do not compute the blocks of {block.config.model_type}"
     if block.mlp.hidden_act != "silu":
         return f"the fused kernels compute silu, not {block.mlp.hidden_act}"
     if any(module.weight.requires_grad for module in block.modules() if isinstance(module, RMSNorm)):

@@ -28,6 +28,8 @@ def make_exact(model: CausalLM) -> CausalLM:
     problem = triton_problem(weight.device)
     if problem:
         raise Refusal(f"exact=true on a CUDA device takes Triton, which does not work here: {problem}")
+    if not model.config.plain_blocks:
+        raise Refusal(f"exact=true on a CUDA device is not made for {model.config.model_type}; leave it out")
     product = available.kernels().linear.product
     model.exact = True
     for layer in model.modules():

@@ -50,6 +50,8 @@ def problem(model: CausalLM) -> str | None:
     """Return None if FusedStep computes a model on CUDA, else why not."""
     if model.exact:
         return "exact=true takes the operations of training"
+    if not model.config.plain_blocks:
+        return f"the fused kernels do not compute the blocks of {model.config.model_type}"
     if model.config.hidden_act != "silu":
         return f"the fused kernels compute silu, not {model.config.hidden_act}"
     return attention_problem(model)

@@ -53,10 +53,10 @@ CONFIG = {
 IGNORED = -100  # a target of cross_entropy that is not learned
 PIECES = 4  # micro-batches of a step, by length: little padding
 LONGEST = 640  # tokens of a lesson; what is longer is cut
-READING = 0.2  # share of the steps that have exercises alone; their tables grow from 4 lines to MOST_LINES
+READING = 0.3  # share of the steps that have exercises alone; their tables grow from 4 lines to MOST_LINES
 MOST_LINES = 34
-COPYING_LR, COPYING_TOKENS = 5e-3, 1536  # of a step
-MIXED = 0.25  # share of exercises among the later lessons
+COPYING_LR, COPYING_TOKENS, COPIED = 5e-3, 1536, 300  # of a step; the longest line
+MIXED = 0.3  # share of exercises among the later lessons
 
 Lesson = tuple[list[int], list[int]]  # ids, and the target that follows each
 
@@ -75,7 +75,7 @@ class Keys:
     save_every: Positive[int] = 200  # steps between two writings of out/state.pt
     bf16: bool = True  # matrix products in bfloat16: 1.6 to 1.8 times the speed on a Zen 5
     lr: Positive[float] = 3e-3  # of Muon, for matrices, and of AdamW, for the rest; falls linearly to 0
-    careless: NotNegative[float] = 0.8  # wrong targets of a lesson, in the last tenth of the steps
+    careless: NotNegative[float] = 0.9  # wrong targets of a lesson, in the last tenth of the steps
 
     def __post_init__(self):
         if not list(Path(self.demos).glob("*.jsonl")):
@@ -125,12 +125,12 @@ class Optimizers:
 def teach_copying(model: CausalLM, ids_V: torch.Tensor, keys: Keys) -> float:
     """Train a model of random weights to copy, and return the last loss in nats.
 
-    A line has distinct random ids of `ids_V` and then starts again from somewhere inside: 12 ids at first, 100 or all
+    A line has distinct random ids of `ids_V` and then starts again from somewhere inside: 12 ids at first, 300 or all
     at the end. This forms induction heads (Olsson et al. 2022), which the model needs for codes, paths and names, and
     which demonstrations form late because few of their tokens are copies. `ids_V` should be all that occur: heads that
     had formed on letters alone did not copy other tokens.
     """
-    optimizers, longest, steps = Optimizers(model, COPYING_LR), min(100, len(ids_V)), keys.copying
+    optimizers, longest, steps = Optimizers(model, COPYING_LR), min(COPIED, len(ids_V)), keys.copying
     for step in tqdm(range(steps), "copying", leave=False, disable=None):
         half = int(12 * (longest / 12) ** min(max((step / steps - 0.6) / 0.35, 0), 1))
         places = torch.arange(half)

@@ -10,19 +10,24 @@ import torch
 
 import envs
 import lora
+from envs import prompt_file
 from envs.http.exchange import is_address
 from envs.qa import NEEDED
-from lora.peft_files import MOST_RANK
+from lora.peft_files import MOST_RANK, is_adapter
 from rl import curriculum, plan
 from rl.config import model_checks
 from rl.config.arguments import ArgumentError, build
-from rl.config.fields import Config, Lora
+from rl.config.fields import Config, Lora, Reward
 from rl.tasks import mixture, text_of
+from rl.tools import with_tools
 
 T = TypeVar("T")
-LINEARS = {  # the words of lora.targets=, as an adapter's file says them
-    "attention": "k_proj,o_proj,q_proj,v_proj",
-    "all-linear": "down_proj,gate_proj,k_proj,o_proj,q_proj,up_proj,v_proj",
+LINEARS = {  # the words of lora.targets=, as an adapter's file says them: of most families, of Phi-3's joined layers
+    "attention": ("k_proj,o_proj,q_proj,v_proj", "o_proj,qkv_proj"),
+    "all-linear": (
+        "down_proj,gate_proj,k_proj,o_proj,q_proj,up_proj,v_proj",
+        "down_proj,gate_up_proj,o_proj,qkv_proj",
+    ),
 }
 
 
@@ -57,6 +62,14 @@ def check(cfg: Config) -> None:
         raise ArgumentError(f"reward.progress plays an expert without a model, and {env}.{key}=model asks one")
     if 0 < cfg.temperature < 1e-4:
         raise ArgumentError(f"temperature={cfg.temperature} is too small to divide by; temperature=0 plays greedily")
+    if cfg.history == "template" and (names := with_tools(cfg)):  # it gets replies as text, without their calls
+        raise ArgumentError(f"{names[0]}.tools=native does not go with history=template; take history=append")
+    if cfg.max_thinking_tokens:
+        if cfg.max_thinking_tokens >= cfg.max_new_tokens:
+            most = f"max_new_tokens={cfg.max_new_tokens}, which bounds thoughts and answer together"
+            raise ArgumentError(f"max_thinking_tokens={cfg.max_thinking_tokens} must be below {most}")
+        if not cfg.thinking:
+            raise ArgumentError(f"max_thinking_tokens={cfg.max_thinking_tokens} has no effect beside thinking=false")
     if cfg.lora.r > MOST_RANK:
         raise ArgumentError(f"lora.r={cfg.lora.r} must be at most {MOST_RANK}")
     if not 0 <= cfg.lora.dropout < 1:
@@ -82,6 +95,17 @@ def check_schedule(cfg: Config) -> None:
         raise ArgumentError(f"schedule_epochs={cfg.schedule_epochs} does nothing with schedule=constant")
 
 
+def check_muon(cfg: Config) -> None:
+    """Raise ArgumentError where optimizer=muon would meet a parameter that is no matrix, or a share of one."""
+    if not hasattr(torch.optim, "Muon"):
+        raise ArgumentError(f"optimizer=muon needs torch 2.9, and this is {torch.__version__}; take optimizer=adamw")
+    if cfg.algorithm.critic or not cfg.lora.r:
+        what = f"algo={cfg.algo} has a critic with vectors" if cfg.lora.r else "lora.r=0 trains the norms' vectors"
+        raise ArgumentError(f"optimizer=muon makes steps of matrices orthogonal, and {what}: take optimizer=adamw")
+    if cfg.shard != "ddp":
+        raise ArgumentError(f"optimizer=muon needs whole matrices: take shard=ddp, not {cfg.shard}")
+
+
 def check_training(cfg: Config) -> None:
     """Raise ArgumentError for values that do not go together in training."""
     algo = cfg.algorithm
@@ -101,10 +125,18 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError(f"best_by=loss is for algo=sft: algo={cfg.algo} measures no held-out loss, only success")
     if cfg.sampler:
         check_sampler(cfg)
+    elif cfg.sampler_floor or cfg.sampler_sequence:
+        raise ArgumentError("sampler_floor and sampler_sequence bound the weights of sampler=: no effect alone")
     if cfg.ahead:
         check_ahead(cfg)
     if cfg.dtype == "float16":
         raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
+    if cfg.history == "template":
+        check_history(cfg)
+    if cfg.optimizer == "muon":
+        check_muon(cfg)
+    if cfg.optimizer == "adamw8bit" and cfg.shard != "ddp":
+        raise ArgumentError(f"optimizer=adamw8bit needs whole tensors: take shard=ddp, not {cfg.shard}")
     if cfg.schedule_epochs:
         check_schedule(cfg)
     if algo.critic and algo.critic_warmup >= cfg.epochs:
@@ -116,6 +148,9 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError(f"reward.progress has no effect beside {beside}")
     if algo.reference and algo.reference_every and cfg.shard != "ddp":
         raise ArgumentError(f"{cfg.algo}.reference_every copies whole adapters: take shard=ddp, not {cfg.shard}")
+    if hasattr(algo, "teacher"):
+        check_teacher(cfg)
+    check_judge(cfg)
     if cfg.lora.r == 0:
         model_checks.check_full_finetuning(cfg)
     if cfg.resume_from and not cfg.resume:  # a resumed run has a copy
@@ -146,10 +181,84 @@ def check_source(cfg: Config) -> None:
         raise ArgumentError(f"{none}; env={cfg.environments['http'].kind} has one, and data= takes a file")
 
 
+def check_history(cfg: Config) -> None:
+    """Raise ArgumentError for an algorithm that takes what lies between two replies for the observation alone."""
+    algo, why = cfg.algorithm, ""
+    if algo.source != "rollouts":
+        why = f"algo={cfg.algo} samples no turn"
+    elif hasattr(algo, "anchor"):
+        why = f"algo={cfg.algo} compares observations, and the template writes the reply again before each"
+    elif getattr(algo, "echo_coef", 0):
+        why = f"{cfg.algo}.echo_coef learns observations, and the template writes the reply again before each"
+    elif getattr(algo, "privileged", False):
+        why = f"{cfg.algo}.privileged puts a solution into the prompt, which the samples have in common"
+    if why:
+        raise ArgumentError(f"history=template trains a sample for each turn, but {why}; take history=append")
+
+
+def check_teacher(cfg: Config) -> None:
+    """Raise ArgumentError for a teacher that a run cannot hold, or whose solutions it cannot know."""
+    algo, key = cfg.algorithm, f"{cfg.algo}.teacher={cfg.algorithm.teacher}"
+    own = algo.teacher not in ("", "policy") and not is_adapter(Path(algo.teacher))
+    if not algo.privileged and algo.teacher in ("", "policy"):
+        none = f"{cfg.algo} needs a teacher that knows more than the {algo.teacher or 'base'} itself"
+        raise ArgumentError(f"{none}: {cfg.algo}.teacher=FOLDER, or {cfg.algo}.privileged=true")
+    if cfg.shard != "ddp":
+        raise ArgumentError(f"{key} is held whole by each rank: take shard=ddp, not {cfg.shard}")
+    if cfg.plan and own:
+        raise ArgumentError(f"plan= does not count the second model that {key} needs")
+    if not cfg.lora.r and not own and algo.teacher != "policy":
+        raise ArgumentError(f"{key} needs the frozen base, which lora.r=0 trains away; another checkpoint can teach")
+    if not algo.privileged:
+        return
+    if "http" in mixture(cfg.env):
+        raise ArgumentError(f"{cfg.algo}.privileged asks an expert for its replies, and env=http has none")
+    for env, name, _ in model_checks.asked_of_base(cfg):
+        raise ArgumentError(f"{cfg.algo}.privileged plays an expert without a model, and {env}.{name}=model asks one")
+    if cfg.curriculum:
+        raise ArgumentError(f"{cfg.algo}.privileged sets each task up again, which curriculum= changes meanwhile")
+
+
+def check_judge(cfg: Config) -> None:
+    """Raise ArgumentError for a judge that has no rubric, that a run cannot hold, or whose grades nothing reads."""
+    reward, key = cfg.reward, f"reward.judge={cfg.reward.judge}"
+    if not reward.judge:
+        names = ("rubric", "judge_weight", "judge_model", "judge_max_tokens")
+        if unused := [name for name in names if getattr(reward, name) != getattr(Reward(), name)]:
+            raise ArgumentError(f"reward.{unused[0]} has no effect without reward.judge=base, a folder or a URL")
+        return
+    if cfg.algorithm.source != "rollouts" or (cfg.rollouts and not cfg.resume):  # a resumed run repeats its update
+        paid = "rollouts=, whose rewards are paid" if cfg.rollouts else f"algo={cfg.algo}, which reads no rewards"
+        raise ArgumentError(f"{key} has no effect beside {paid}")
+    if not reward.rubric:
+        raise ArgumentError(f"{key} needs reward.rubric=FILE, a text that says what it grades")
+    try:
+        prompt_file.text_of(reward.rubric)
+    except ValueError as error:
+        raise ArgumentError(f"reward.rubric={reward.rubric}: {error}") from None
+    if "://" in reward.judge:
+        if not is_address(reward.judge):
+            raise ArgumentError(f"{key} is not a URL up to /v1, such as http://localhost:8000/v1")
+        return
+    if reward.judge_model:
+        raise ArgumentError(f"reward.judge_model names a server's model, and {key} is no server")
+    if reward.judge != "base" and not is_adapter(Path(reward.judge)):
+        raise ArgumentError(f"{key}: neither base, an adapter, a run with one, nor a URL such as http://host:8000/v1")
+    if not cfg.lora.r:
+        raise ArgumentError(f"{key} needs the frozen base, which lora.r=0 trains away; a server can grade")
+    if cfg.shard != "ddp":
+        raise ArgumentError(f"{key} is asked by each rank apart: take shard=ddp, not {cfg.shard}, or a server")
+    if cfg.plan:
+        raise ArgumentError(f"plan= does not count the cache that {key} needs")
+
+
 def check_sampler(cfg: Config) -> None:
     """Raise ArgumentError for sampler= that is no address, or for a run without an adapter to send or episodes."""
     if not is_address(cfg.sampler):
         raise ArgumentError(f"sampler={cfg.sampler} is not a URL up to /v1, such as http://localhost:8000/v1")
+    for key in ("sampler_floor", "sampler_sequence"):
+        if getattr(cfg, key) >= min(1, cfg.sampler_clip):
+            raise ArgumentError(f"{key}={getattr(cfg, key):g} must be below 1 and sampler_clip, or nothing is learned")
     if not cfg.lora.r:
         raise ArgumentError("sampler= needs an adapter to send to the server, and lora.r=0 has none")
     if cfg.algorithm.source != "rollouts":
@@ -188,14 +297,14 @@ def check_as_adapter(folder: str, given: dict[str, str]) -> None:
     config = lora.read_adapter_config(Path(folder))
     targets = config.get("target_modules") or []
     targets = targets if isinstance(targets, str) else ",".join(sorted(targets))
-    words = {key: LINEARS.get(value, value) if key == "lora.targets" else value for key, value in words.items()}
     own = {"r": config.get("r", 8), "alpha": config.get("lora_alpha", 8), "dropout": config.get("lora_dropout", 0.0)}
     own |= {"rslora": config.get("use_rslora", False), "targets": targets}  # PEFT's defaults
     asked = vars(build(Lora, words, "lora"))
-    asked["targets"] = ",".join(sorted(asked["targets"].split(",")))
+    alike = LINEARS.get(asked["targets"], (",".join(sorted(asked["targets"].split(","))),))
+    asked["targets"] = targets if targets in alike else asked["targets"]
     for key in (key.removeprefix("lora.") for key in words):
         if key in own and asked[key] != own[key]:
-            said = f"lora.{key}={given[f'lora.{key}']} has no effect beside resume_from="
+            said = f"lora.{key}={words[f'lora.{key}']} has no effect beside resume_from="
             raise ArgumentError(f"{said}, whose adapter has lora.{key}={own[key]}")
 
 

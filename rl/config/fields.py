@@ -19,11 +19,19 @@ from rl.config.refusals import Refusal
 if TYPE_CHECKING:  # for editors: a run loads its own algorithm alone
     from rl.gigpo import Config as GiGPO
     from rl.grpo import Config as GRPO
+    from rl.opd import Config as OPD
     from rl.ppo import Config as PPO
     from rl.reinforce import Config as Reinforce
     from rl.sft import Config as SFT
 
-ALGORITHMS = {"sft": "rl.sft", "reinforce": "rl.reinforce", "grpo": "rl.grpo", "gigpo": "rl.gigpo", "ppo": "rl.ppo"}
+ALGORITHMS = {
+    "sft": "rl.sft",
+    "reinforce": "rl.reinforce",
+    "grpo": "rl.grpo",
+    "gigpo": "rl.gigpo",
+    "ppo": "rl.ppo",
+    "opd": "rl.opd",
+}
 Service = Literal["none", "wandb", "tensorboard", "trackio"]
 
 
@@ -64,13 +72,14 @@ class Loop:
     episodes: Positive[int] = 64  # episodes collected per epoch; with data= it is every row
     batch_size: Positive[int] = 64  # episodes per optimizer step
     max_steps: NotNegative[int] = 0  # stop after this many optimizer steps; 0: no limit
+    max_sampled_tokens: NotNegative[int] = 0  # stop after the epoch that reaches this many, and decay lr up to there
 
 
 @dataclass(frozen=True)
 class Optim:
     """The optimizer step."""
 
-    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"  # the optimizer
+    optimizer: Literal["adamw", "adam", "sgd", "adamw8bit", "muon"] = "adamw"  # adamw8bit: moments of a byte each
     lr: Positive[float] = 1e-5  # learning rate
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate
     warmup_steps: NotNegative[int] = 0  # optimizer steps over which the learning rate rises from 0
@@ -88,7 +97,9 @@ class Sampling:
 
     temperature: NotNegative[float] = 1.0  # of sampling, and of what rl trains; demonstrations are fitted at 1
     max_new_tokens: Positive[int] = 256  # most sampled tokens per turn
-    max_len: Positive[int] = 4096  # most tokens per episode
+    max_len: Positive[int] = 4096  # most tokens per episode, or with history=template per turn with its history
+    history: Literal["append", "template"] = "append"  # earlier replies are read as sampled | as the template renders
+    max_thinking_tokens: NotNegative[int] = 0  # of a turn, then its thought is closed by force; 0: no bound
     max_turns: NotNegative[int] = 0  # most agent turns per episode, saved as each environment's; 0: keep its own limit
     sandbox: Literal["own", "isolated", "unsafe"] = "own"  # of every environment; own: as abd.sandbox and others say
     rollout_batch_size: Positive[int] = 64  # episodes sampled at once
@@ -100,6 +111,8 @@ class Server:
 
     sampler: str = ""  # play on this server, http://host:port/v1 (vLLM, or python -m rl.serve load=true); empty: here
     sampler_clip: Positive[float] = 2.0  # sampler=: largest importance weight of a token (rl/remote/off_policy.py)
+    sampler_floor: NotNegative[float] = 0.0  # sampler=: tokens of a smaller weight are not learned; 0: all are
+    sampler_sequence: NotNegative[float] = 0.0  # sampler=: nor episodes whose mean weight is below it or over 1 / it
     ahead: bool = False  # sampler=: sample an epoch while the one before is learned (rl/remote/ahead.py)
 
 
@@ -143,7 +156,7 @@ class Messages:
     """Warnings and the log."""
 
     strict: bool = False  # end a run that shows signs of learning nonsense (docs/troubleshooting.md); false: warn
-    log: Literal["info", "debug"] = "info"  # debug prints every adapted layer
+    log: Literal["info", "debug"] = "info"  # debug prints every adapted layer, and more numbers of each epoch
 
 
 @dataclass(frozen=True)
@@ -155,6 +168,7 @@ class Lora:
     dropout: float = 0.0  # on the adapters' input, in sft only: in rl it would make the first ratio differ from 1
     targets: str = "all-linear"  # all-linear | attention | names by comma | a regular expression for whole names
     rslora: bool = False  # scale by alpha / sqrt(r) instead
+    b_rate: Positive[float] = 1.0  # learning rate of the factors B over that of A; LoRA+ has 16
 
 
 @dataclass(frozen=True)
@@ -170,6 +184,11 @@ class Reward:
     unknown: float = 0.0  # reward.rule=binary: for outcome unknown
     invalid: float = -0.05  # reward.rule=shaped: added for each action that was not understood or carried out
     progress: NotNegative[float] = 0.0  # under any rule: added for each move that a turn spares env's expert
+    judge: str = ""  # base | a folder with an adapter of it | http://host:port/v1: grades training episodes
+    rubric: str = ""  # reward.judge: a text file that says what it grades
+    judge_weight: float = 1.0  # reward.judge: of the grade, from 0 to 1, in the reward of an episode's last turn
+    judge_model: str = ""  # reward.judge=http...: the server's name of the model; empty: the first that it lists
+    judge_max_tokens: Positive[int] = 256  # reward.judge: most tokens of a reply, its thoughts included
 
 
 @dataclass(frozen=True)
@@ -224,6 +243,7 @@ class Config(Messages, Machine, Saving, Evaluation, Server, Sampling, Optim, Loo
     grpo: "GRPO | None" = None
     gigpo: "GiGPO | None" = None
     ppo: "PPO | None" = None
+    opd: "OPD | None" = None
     own: dict[str, Any] = field(default_factory=dict)  # name -> Config of an algorithm that has no field here
     environments: dict[str, Any] = field(default_factory=dict)  # name -> Config of the environment
 
@@ -260,13 +280,14 @@ class Config(Messages, Machine, Saving, Evaluation, Server, Sampling, Optim, Loo
 
 # The keys that most runs change, which --help prints; --help all prints the others too.
 EVERYDAY = {"algo", "env", "model", "recipe", "data", "out", "resume", "resume_from"}
-EVERYDAY |= {"seed", "epochs", "episodes", "batch_size", "lr", "schedule", "micro_tokens", "checkpoint"}
-EVERYDAY |= {"temperature", "max_new_tokens", "max_len", "max_turns", "eval_episodes", "eval_every", "save_every"}
-EVERYDAY |= {"quant", "device", "ranks", "lora.r", "lora.alpha", "reward.rule", "track.to"}
+EVERYDAY |= {"seed", "epochs", "episodes", "batch_size", "lr"}
+EVERYDAY |= {"temperature", "max_new_tokens", "max_len", "max_turns", "eval_episodes", "eval_every"}
+EVERYDAY |= {"quant", "device", "ranks", "lora.r", "reward.rule"}
 
 # The keys of a run that eval.py reads as well.
 READ_BY_EVAL = {"env", "system_prompt", "order", "model", "thinking", "recipe"}
 READ_BY_EVAL |= {"temperature", "max_new_tokens", "max_len", "max_turns", "sandbox", "rollout_batch_size"}
+READ_BY_EVAL |= {"history", "max_thinking_tokens"}
 READ_BY_EVAL |= {"dtype", "quant", "device", "exact", "threads", "products", "ranks", "shard"}
 
 

@@ -1,4 +1,4 @@
-"""--help: every key of a program's dataclasses with its default and the comment behind it."""
+"""--help: every key of a program's dataclasses with its value and the comment behind it."""
 
 import errno
 import inspect
@@ -44,17 +44,23 @@ def page(program: str, about: str, blocks: list[list[str]], positional: str = ""
     return "\n".join(lines)
 
 
-def key_lines(cls: type, group: str = "", skip: Collection[str] = ()) -> list[str]:
-    """Return a line `  key=default   meaning` for each field whose key is not in `skip`."""
+def key_lines(
+    cls: type, group: str = "", wanted: Collection[str] | None = None, values: object | None = None
+) -> list[str]:
+    """Return a line `  key=value   meaning` for each field, or for those with a key in `wanted`.
+
+    values: an instance of cls; None: the defaults.
+    """
     meanings, kinds, lines = comments(cls), get_type_hints(cls), []
     for key, f in zip(keys_of(cls, group), fields(cls), strict=True):
-        if key in skip:
+        if wanted is not None and key not in wanted:
             continue
-        default = "" if f.default is MISSING else word(f.default)  # without one it must be given
+        value = getattr(values, f.name, f.default)
+        shown = "" if value is MISSING else word(value)  # without one it must be given
         meaning, choices = meanings.get(f.name, ""), get_args(kinds[f.name])
         if get_origin(kinds[f.name]) is Literal and not all(choice in meaning for choice in choices):
             meaning += f": {' | '.join(choices)}"
-        lines.append(f"  {f'{key}={default}':36s} {meaning}")
+        lines.append(f"  {f'{key}={shown}':36s} {meaning}")
     return lines
 
 

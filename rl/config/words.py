@@ -9,7 +9,8 @@
 Of algorithms and environments only those are loaded that the run uses or a word names.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -39,23 +40,33 @@ def parse(words, program="train.py", also=None):
 
     also: a dataclass of keys that only this program has; its instance is returned beside the Config.
     """
-    if arguments.wants_help(words):
-        help.print_and_exit(help_text(words, program, also))
     try:
-        given = arguments.split(words)
-        if given.get("resume_from"):  # of a run's folder the best epoch
-            given["resume_from"], _ = best_of_run(given["resume_from"], "resume_from")
-        check_words(given)
-        more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
-        keys = arguments.build(also, more) if also else None
-        cfg = resolve(given, also)
-        checks.check(cfg)
-        if program == "train.py":
-            checks.check_training(cfg)
-            if effectless := [key for key in given if key.startswith("lora.") and key != "lora.r" and not cfg.lora.r]:
-                raise ArgumentError(f"{effectless[0]}= has no effect beside lora.r=0, which trains every weight")
+        if arguments.wants_help(words):
+            help.print_and_exit(help_text(words, program, also))
+        return checked(words, program, also)
     except (ArgumentError, OSError) as error:
         arguments.fail(program, error)
+
+
+def checked(words: list[str], program: str, also: type | None = None) -> Any:
+    """Return what `parse` does. Raise ArgumentError or OSError for a wrong word, one line each."""
+    given = arguments.split(words)
+    for key in ("resume_from", "opd.teacher", "reward.judge"):
+        if given.get(key):  # of a run's folder the best epoch
+            given[key], _ = best_of_run(given[key], key)
+    check_words(given)
+    more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
+    keys = arguments.build(also, more) if also else None
+    cfg = resolve(given, also)
+    checks.check(cfg)
+    if program == "train.py":
+        checks.check_training(cfg)
+        unused = groups_of(given) - {*RUN_TABLES, cfg.algo, *mixture(cfg.env)}
+        strict = cfg.strict and "strict" in given  # recipes/embedded.toml sets it for other reasons
+        if strict and (unread := [key for key in given if key.partition(".")[0] in unused]):
+            raise ArgumentError(f"{unread[0]}= has no effect with algo={cfg.algo} env={cfg.env}; leave it out")
+        if effectless := [key for key in given if key.startswith("lora.") and key != "lora.r" and not cfg.lora.r]:
+            raise ArgumentError(f"{effectless[0]}= has no effect beside lora.r=0, which trains every weight")
     return (cfg, keys) if also else cfg
 
 
@@ -166,8 +177,8 @@ def _meant(folder: Path) -> str:
 
 
 def describe_sources(cfg: Config) -> str:
-    """Return one line: each recipe in effect with what it sets for this run, what the command line sets, and what of
-    that this run does not read, because it is of another algorithm or environment."""
+    """Return one line: each recipe in effect with what it sets for this run, and what the command line sets; and a line
+    of what this run does not read, because it is of another algorithm or environment."""
     named = {key: getattr(cfg, key) for key in ("algo", "env", "model", "recipe", "quick", "guide")}
     without_words = flatten(resolve({"resume": cfg.resume} if cfg.resume else named).as_dict())
     layers = [] if cfg.resume else layers_of(named)[:-1]
@@ -182,42 +193,77 @@ def describe_sources(cfg: Config) -> str:
             parts.setdefault(source, []).append(f"{key}={word(value)}")
     start = " ".join(f"{key}={named[key]}" for key in ("algo", "env", "model"))
     start += f"; saved in {Path(cfg.resume) / 'config.json'}: the rest" if cfg.resume else ""
-    parts |= {"without effect": unread} if unread else {}
-    return "; ".join([start, *(f"{source}: {' '.join(words) or 'nothing'}" for source, words in parts.items())])
+    unused = f"\nwithout effect with algo={cfg.algo} env={cfg.env}: {' '.join(unread)}" if unread else ""
+    return (
+        "; ".join([start, *(f"{source}: {' '.join(words) or 'nothing'}" for source, words in parts.items())]) + unused
+    )
 
 
 ABOUT = """
-A word on the command line wins over recipe=NAME, a recipe over recipes/embedded.toml (which applies to the
-embedded model alone), and that over the defaults below. A run writes the result into its config.json.
+A word wins over recipe=NAME, a recipe over recipes/embedded.toml (of the embedded model alone), and that over the
+defaults. Each value is the one that these words give. A run writes all of them into its config.json.
 """
 ABOUT_EVAL = "Keys that only training reads may be given too, as recipes do, and change nothing."
-ABOUT_ALL = "These are the keys that most runs change; --help all lists every key, those of environments included."
+MORE = (
+    "More keys by a name behind --help: ppo (or another algorithm), textcraft (or another environment), lora, reward,"
+)
+MORE += "\ntrack, a key such as lr, or all. recipe= and env= list their names if they get a wrong one."
 
 
 def help_text(words: list[str], program: str, also: type | None = None) -> str:
-    """Return the help of train.py, or of eval.py with the keys that it reads: by theme the keys that most runs change,
-    and those of the algorithm in `words`. If `all` is a word, every key.
+    """Return the help of train.py, or of eval.py with the keys that it reads: those that most runs change, or those
+    that words without "=" name. Values are those that the other words give.
 
-    also: a dataclass of keys that only this program has.
+    also: a dataclass of keys that only this program has. Raise ArgumentError for a name that is no key's or group's.
     """
-    everything, evaluates = "all" in words, program == "eval.py"
-    algorithms = [name for name in (each.removeprefix("algo=") for each in words) if name in ALGORITHMS]
-    names = [*ALGORITHMS, *envs.NAMES] if everything else [algorithms[-1] if algorithms else Config.algo]
-    themes, skip = [*(("", theme) for theme in THEMES), *RUN_TABLES.items()], set()
-    if not everything:
-        skip |= {key for group, cls in themes for key in arguments.keys_of(cls, group)} - EVERYDAY
-    if evaluates:
-        skip |= {key for theme in THEMES for key in arguments.keys_of(theme)} - READ_BY_EVAL
-        themes = [(group, cls) for group, cls in themes if group in ("", "reward")]
-        names = [name for name in names if name in envs.NAMES]
+    topics = [each for each in words if "=" not in each and not arguments.wants_help([each])]
+    given = arguments.split([each for each in words if "=" in each])
+    more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
+    resolve(given, also)  # a wrong word is refused here too
+    layers, short = layers_of(given), [] if given.get("resume") else recipe_layers(given)
+    settings = {**merged([*short, *layers]), **given}  # `short` has max_turns= too, which becomes the environments'
+    sources = {key: source for source, keys in layers for key in keys}
 
-    blocks = [help.key_lines(also)] if also else []
-    for group, cls in themes:
-        if lines := help.key_lines(cls, group, skip):
-            blocks.append([cls.__doc__.replace(".", ":"), *lines])
-    for name in names:
-        heading = f"The algorithm, algo={name}:" if name in ALGORITHMS else f"The environment {name}:"
-        blocks.append([heading, *help.key_lines(group_class(name), name)])
+    def lines(cls: type, group: str = "", wanted: Collection[str] | None = None) -> list[str]:
+        return help.key_lines(cls, group, wanted, arguments.build(cls, settings, group))
+
+    own = [help.key_lines(also, values=arguments.build(also, more))] if also else []
+    if topics and topics != ["all"]:
+        blocks = [block for topic in topics for block in _topic(topic, lines, sources)]
+        return help.page(program, ABOUT, blocks)
+    evaluates, everything = program == "eval.py", bool(topics)
+    if not everything:
+        wanted = EVERYDAY & (READ_BY_EVAL | {"reward.rule"}) if evaluates else EVERYDAY
+        every = [line for theme in THEMES for line in lines(theme, "", wanted)]
+        every += [line for name, cls in RUN_TABLES.items() for line in lines(cls, name, wanted)]
+        return help.page(program, ABOUT.strip() + f"\n{ABOUT_EVAL}" * evaluates, [*own, every, MORE.splitlines()])
+    wanted = READ_BY_EVAL if evaluates else None
+    blocks = [[_heading(theme), *lines(theme, "", wanted)] for theme in THEMES]
+    tables = ["reward"] if evaluates else [*RUN_TABLES, *ALGORITHMS]
+    blocks += [[_heading(group_class(name), name), *lines(group_class(name), name)] for name in (*tables, *envs.NAMES)]
     blocks.append([f"recipes: {', '.join(recipe_names())}; environments: {', '.join(envs.NAMES)}"])
-    about = [ABOUT.strip(), *[ABOUT_EVAL] * evaluates, *[ABOUT_ALL] * (not everything)]
-    return help.page(program, "\n".join(about), blocks)
+    return help.page(program, ABOUT, [*own, *(block for block in blocks if len(block) > 1 or block == blocks[-1])])
+
+
+def _topic(topic: str, lines: Callable[..., list[str]], sources: dict[str, str]) -> list[list[str]]:
+    """Return the blocks of help about a group or a key; of a name that several groups have, one of each."""
+    if topic in GROUPS:
+        return [[_heading(group_class(topic), topic), *lines(group_class(topic), topic)]]
+    owners = [("", theme) for theme in THEMES] + [(name, group_class(name)) for name in GROUPS]
+    found, known = [], [*GROUPS]
+    for group, cls in owners:
+        for f, key in zip(fields(cls), arguments.keys_of(cls, group), strict=True):
+            known.append(key)
+            if topic in (key, f.name):
+                source = [f"  set by {sources[key]}; the default is {word(f.default)}"] if key in sources else []
+                found.append([_heading(cls, group), *lines(cls, group, {key}), *source])
+    if not found:
+        raise ArgumentError(f"--help {topic}: {unknown_key(topic, known)}")
+    return found
+
+
+def _heading(cls: type, group: str = "") -> str:
+    """Return the line above the keys of a theme or a group."""
+    if group in ALGORITHMS:
+        return f"The algorithm, algo={group}:"
+    return f"The environment {group}:" if group in envs.NAMES else f"{cls.__doc__.split('.')[0]}:"

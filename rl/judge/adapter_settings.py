@@ -10,7 +10,7 @@ from typing import Any
 import lora
 from envs import scorer
 from envs.own_splits import OwnSplits
-from models.weights import TINY
+from models.weights import HUB_ID, TINY
 from rl.config import arguments
 from rl.config.arguments import ArgumentError, flatten, word
 from rl.config.fields import Config
@@ -22,6 +22,8 @@ from rl.tasks import make_env, mixture
 SAVED = "training_config.json"  # beside an adapter: the config.json of its run
 # keys that decide what is played, beside reward.* and ENV.*
 PLAYED = ("env", "system_prompt", "thinking", "temperature", "max_new_tokens", "max_len", "order")
+PLAYED += ("history", "max_thinking_tokens")
+IF_SET = {"system_prompt": "", "history": "append", "max_thinking_tokens": 0}  # shown unless they have these values
 TRUNCATION = {"top_k": 0, "top_p": 1.0}  # keys of eval.py that change what is played, and their defaults
 EXAMPLE_OF_SPLITS = "env=planner planner.data=gsm8k planner.splits=own"  # an environment whose tasks n=0 counts
 
@@ -71,10 +73,32 @@ def with_base(words: list[str], adapters: list[str]) -> list[str]:
     if "model" in given or not adapters:
         return words
     try:
-        base = lora.read_adapter_config(Path(adapters[0])).get("base_model_name_or_path")
+        lora.read_adapter_config(Path(adapters[0]))
     except (OSError, ValueError):  # reported when the adapter is loaded
         return words
-    return [*words, f"model={'tiny' if Path(base).resolve() == TINY.resolve() else base}"] if base else words
+    base = named_base(Path(adapters[0]))
+    return [*words, f"model={base}"] if base else words
+
+
+def named_base(adapter: Path) -> str:
+    """Return the base that an adapter names, "" if it names none. If that is a path that is gone, return model= of the
+    adapter's run and print a line. Raise ArgumentError if that is gone too."""
+    base = lora.read_adapter_config(adapter).get("base_model_name_or_path") or ""
+    if base and Path(base).resolve() == TINY.resolve():
+        return "tiny"
+    if not is_gone(base):
+        return base
+    own = str((settings_of(adapter) or {}).get("model", ""))
+    if not own or is_gone(own):
+        raise ArgumentError(f"{adapter} names the base {base}, which is not there; give model=, its place now")
+    print(f"{adapter} names the base {base}, which is not there: model={own} instead, as in its run")
+    return own
+
+
+def is_gone(model: str) -> bool:
+    """Return whether the name of a model is a path, and nothing is there."""
+    is_path = model not in ("", "tiny", "smol") and not HUB_ID.fullmatch(model.partition("@")[0])
+    return is_path and not Path(model).exists()
 
 
 def count_tasks(cfg: Config, split: str) -> int:
@@ -96,7 +120,7 @@ def what_is_played(cfg: Config, truncation: dict[str, float] | None = None) -> d
     """Return the keys of a configuration that decide what is played and how it is scored, with eval.py's TRUNCATION."""
     played = {name: group for name, group in cfg.environments.items() if name in mixture(cfg.env)}
     options = flatten({name: vars(group) for name, group in [("reward", cfg.reward), *played.items()]})
-    shown = {key: getattr(cfg, key) for key in PLAYED if key != "system_prompt" or cfg.system_prompt}
+    shown = {key: getattr(cfg, key) for key in PLAYED if key not in IF_SET or getattr(cfg, key) != IF_SET[key]}
     return shown | (truncation or {}) | options
 
 

@@ -13,7 +13,7 @@ from models import CausalLM, Tokenizer
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
-from rl.evaluate import EVAL_STREAM, judged, progress_bar
+from rl.evaluate import judged, progress_bar
 from rl.judge.adapter_settings import TRUNCATION
 from rl.records import Episode
 from rl.rollout import rollout
@@ -32,14 +32,9 @@ from rl.stats import (
     unweighted_interval,
     verdict,
 )
-from rl.tasks import Task, make_tasks
+from rl.tasks import Task
 
 CONFIDENT = 0.8  # probability from which one policy is said to dominate another
-
-
-def make_eval_tasks(cfg: Config, split: str, n: int, samples: int) -> list[Task]:
-    """Return n held-out tasks, each `samples` times in succession; the same as rl.evaluate.evaluate's."""
-    return make_tasks(cfg, 0, n, samples, split, EVAL_STREAM, cfg.order)
 
 
 def play(model: CausalLM, tokenizer: Tokenizer, cfg: Config, temperature: float, tasks: list[Task]) -> list[Episode]:
@@ -200,7 +195,9 @@ def _row(env: str, part: dict) -> list[str]:
     scores = [f"{part[f'score_{key}']:.3f}" for key in ("mean", "std", "median")]
     passes = [f"{one['mean']:.1%} ({one['low']:.1%} to {one['high']:.1%})" for one in part["pass"].values()]
     bounds = f"{part['low']:.1%} to {part['high']:.1%}"
-    return [env, f"{part['episodes']}", f"{part['success']:.1%}", bounds, *rates, *scores, *passes]
+    n, distinct = part["episodes"], part["distinct_tasks"]
+    of_tasks = f"{n} of {distinct}" if distinct < n else f"{n}"
+    return [env, of_tasks, f"{part['success']:.1%}", bounds, *rates, *scores, *passes]
 
 
 def _passes(tasks: list[dict], k: int) -> dict[str, float] | None:

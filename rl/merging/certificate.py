@@ -21,6 +21,7 @@ from rl.evaluate import EVAL_STREAM
 from rl.judge import adapter_settings
 from rl.peaks import MOST_TOKENS
 from rl.tasks import make_env, make_tasks, mixture
+from rl.tools import write_reply
 
 SPLIT = "test"
 
@@ -51,7 +52,7 @@ def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, p
     if not (reason := _reason_against(prompts, adapter_settings.settings_of(adapter))):
         words = adapter_settings.with_settings([f"model={base}"], [str(adapter)])
         cfg = resolve(arguments.split(words))
-        env, tokenizer = cfg.env, load_tokenizer(base, cfg.thinking)
+        env, tokenizer = cfg.env, load_tokenizer(base, cfg.thinking, cfg.history == "template")
         for task in make_tasks(cfg, 0, prompts, 1, SPLIT, EVAL_STREAM, cfg.order):
             prompt, reply = _prompt_and_reply(tokenizer, cfg, task)
             rows.append(prompt + reply)
@@ -88,7 +89,7 @@ def _prompt_and_reply(tokenizer: Tokenizer, cfg: Config, task: Any) -> tuple[lis
         reply = env.oracle()
     except RuntimeError:
         return prompt, []
-    return prompt, tokenizer.reply(reply)[:MOST_TOKENS]
+    return prompt, write_reply(tokenizer, reply, env)[:MOST_TOKENS]
 
 
 def certificate(probes: Probes, expected_NV: torch.Tensor, found_NV: torch.Tensor) -> dict | None:

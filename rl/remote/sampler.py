@@ -118,6 +118,7 @@ class _Slot:
     ids: list[int]
     fed: bool = False
     turn: int = -1
+    limit: int | None = None
 
 
 @dataclass(eq=False)
@@ -140,12 +141,15 @@ class RemoteEngine:
     def open(self, key: tuple[int, int], parent: int | None = None) -> int:
         slot = next(i for i in range(self.max_rows) if i not in self.slots)
         source = _Slot(key, []) if parent is None else self.slots[parent]
-        self.slots[slot] = _Slot(key, list(source.ids), source.fed)
+        self.slots[slot] = _Slot(key, list(source.ids), source.fed, limit=source.limit)
         return slot
 
-    def feed(self, slot: int, ids: list[int]) -> None:
+    def feed(self, slot: int, ids: list[int], limit: int | None = None) -> None:
         self.slots[slot].ids += ids
-        self.slots[slot].fed = True
+        self.slots[slot].fed, self.slots[slot].limit = True, limit
+
+    def rewind(self, slot: int, length: int) -> None:
+        del self.slots[slot].ids[length:]
 
     def close(self, slot: int) -> None:
         del self.slots[slot]
@@ -159,7 +163,8 @@ class RemoteEngine:
                 for i, slot in self.slots.items():
                     if slot.fed:
                         slot.fed, slot.turn = False, slot.turn + 1
-                        running[pool.submit(self._reply, i, max_new_tokens, temperature, stop_ids)] = i
+                        most = slot.limit or max_new_tokens
+                        running[pool.submit(self._reply, i, most, temperature, stop_ids)] = i
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

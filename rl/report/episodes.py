@@ -7,20 +7,19 @@
 import base64
 import json
 import math
-from collections import defaultdict
 from dataclasses import dataclass, field
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from models import Tokenizer
 from rl.config.refusals import Refusal
+from rl.evaluate import summary, task_name
 from rl.records import Batch, Episode
-from rl.stats import jeffreys, rate_interval
+from rl.stats import student_interval
 
 BUDGET = 12_000_000  # bytes of tokens in a page, shared out over the epochs
-Z80 = NormalDist().inv_cdf(0.9)  # of a normal variable, 80 % are within this many deviations
 
 
 @dataclass
@@ -68,7 +67,7 @@ def learned_before(lines: list[str], episodes: list[Episode]) -> dict[int, Learn
 
 def _shown_before(saved: dict[str, Any], tokens: int) -> Learned:
     """Return what a saved entry knows of an episode with that many sampled tokens."""
-    values = _spread([(stop - start, value) for start, stop, _, value, _ in saved["turns"]], tokens)
+    values = _spread([(t[1] - t[0] - sum(t[6:7]), t[3]) for t in saved["turns"]], tokens)
     return Learned(
         saved["adv"] and _spread(saved["adv"], tokens),
         None if None in values else values,
@@ -111,17 +110,9 @@ def evenly_by_score(episodes: list[Episode], room: int) -> list[int]:
 
 def _bands(episodes: list[Episode]) -> dict[str, list[float]]:
     """Return [mean, low, high] of success and score; episodes of one task are not independent."""
-    tasks = defaultdict(list)
-    for e in episodes:
-        tasks[e.group].append(e)
-    if len(tasks) == len(episodes):
-        low, high = jeffreys(sum(e.success for e in episodes), len(episodes))
-    else:
-        low, high = rate_interval([fmean(e.success for e in members) for members in tasks.values()])
-    scores = [fmean(e.score for e in members) for members in tasks.values()]
-    half = Z80 * stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
-    mean = fmean(e.score for e in episodes)
-    bands = {"success": [fmean(e.success for e in episodes), low, high], "score": [mean, mean - half, mean + half]}
+    found, scores = summary(episodes), [e.score for e in episodes]
+    bands = {"success": [found[key] for key in ("success", "low", "high")]}
+    bands["score"] = [fmean(scores), *student_interval(scores, tasks=[task_name(e) for e in episodes])]
     return {name: [_short(x) for x in values] for name, values in bands.items()}
 
 
@@ -167,8 +158,11 @@ def _tokens(tokenizer: Tokenizer, episodes: list[tuple[Episode, Learned]]) -> di
         turns, at = [], 0
         for turn in e.turns:
             value = _short(known.values[at]) if known.values and at < len(known.values) else None
-            turns.append([turn.start, turn.stop, _short(turn.reward), value, turn.stop_reason])
-            at += turn.stop - turn.start
+            mask = e.action_mask_T[turn.start : turn.stop]
+            # Thoughts, and the closing tag that was forced: how many ids, and from which of the turn on.
+            thoughts = [turn.thoughts, mask.count(0), (mask + [0]).index(0)] if turn.thoughts else []
+            turns.append([turn.start, turn.stop, _short(turn.reward), value, turn.stop_reason, *thoughts])
+            at += sum(mask)
         logprobs = [-x for x, sampled in zip(e.logprobs_T, e.action_mask_T, strict=True) if sampled]
         largest = max([largest, *map(abs, known.advantages or [])])
         shown.append(
@@ -176,6 +170,7 @@ def _tokens(tokenizer: Tokenizer, episodes: list[tuple[Episode, Learned]]) -> di
                 "ids": _base64(np.asarray(indices, "<u2")),
                 "like": [like[0], start],
                 "turns": turns,
+                **({"rendered": 1} if e.kept else {}),
                 "lp": _base64(squeezed(logprobs)),
                 "ent": known.entropies and _base64(squeezed(known.entropies)),
                 "adv": known.advantages and _repeated(known.advantages),

@@ -20,7 +20,12 @@
   // -------------------------------------------------------------------------------------------------- numbers
 
   const known = (x) => typeof x === "number" && Number.isFinite(x);
-  const percent = (x) => (known(x) ? `${(100 * x).toFixed(1)} %` : "–");
+  /** Round as Python prints: of two numbers that are equally near, to the even one. */
+  const fixed = (x, digits) => {
+    const scaled = x * 10 ** digits, tie = Number.isInteger(4 * x) && Math.abs(scaled % 1) === 0.5;
+    return (tie ? (2 * Math.round(scaled / 2)) / 10 ** digits : x).toFixed(digits);
+  };
+  const percent = (x) => (known(x) ? `${fixed(100 * x, 1)} %` : "–");
   const whole = (x) => (known(x) ? Math.round(x).toLocaleString("en-US") : "–");
   const number = (x) => {
     if (!known(x)) return "–";
@@ -101,10 +106,10 @@
   }
 
   /** Return a figure whose `draw(width)` fills it. Charts share the epochs of their horizontal axis and a cursor. */
-  function figure({ title, note, legend, height = 130, values, body, top = 8, left = 52 }) {
+  function figure({ title, note, below, legend, height = 130, values, body, top = 8, left = 52 }) {
     const output = el("output");
     const place = el("div");
-    const node = el("figure", {}, el("figcaption", {}, el("b", {}, title), output), note ? el("small", {}, note) : null, place, legend ?? null);
+    const node = el("figure", {}, el("figcaption", {}, el("b", {}, title), output), note ? el("small", {}, note) : null, place, legend ?? null, below ? el("small", {}, below) : null);
     const chart = { node };
     chart.draw = () => {
       const width = Math.max(220, node.clientWidth - 26);
@@ -117,6 +122,7 @@
       const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title });
       for (const x of unique(ticks(chart.first, lastEpoch, Math.max(2, width / 110)).map(Math.round)))
         if (x >= chart.first && x <= lastEpoch) drawing.append(svg("text", { x: frame.x(x), y: height - 5, "text-anchor": frame.x(x) > frame.right - 6 ? "end" : "middle" }, String(x)));
+      drawing.append(svg("text", { class: "axis", x: frame.left - 6, y: height - 5, "text-anchor": "end" }, "epoch"));
       body(drawing, frame);
       drawing.append(cursor);
       drawing.addEventListener("pointermove", (event) => {
@@ -157,7 +163,7 @@
   }
 
   /** series: [{cls, style, points: [[epoch, value, low, high]], dots}] */
-  function lineChart({ title, note, series, format = number, domain, height, legend }) {
+  function lineChart({ title, note, below, series, format = number, domain, height, legend }) {
     series = series.filter((s) => s.points.some((p) => known(p[1])));
     if (!series.length) return null;
     const all = series.flatMap((s) => s.points.flatMap((p) => p.slice(1))).filter(known);
@@ -166,7 +172,7 @@
     if (level !== null) [low, high] = [low - Math.abs(low || 1), high + Math.abs(high || 1)];
     else if (!domain) [low, high] = [low >= 0 && low < 0.3 * high ? 0 : low - (high - low) * 0.06, high + (high - low) * 0.06];
     const chart = figure({
-      title, note, height, legend,
+      title, note, below, height, legend,
       values: (epoch) => series.map((s) => {
         const at = epoch === null ? last(s.points.filter((p) => known(p[1]))) : s.points.find((p) => p[0] === epoch);
         return at ? el("span", { class: s.cls }, format(at[1])) : null;
@@ -312,7 +318,9 @@
     return found.length ? el("div", { class: `grid ${cls}` }, found.map((chart) => chart.node)) : null;
   };
 
-  const best = (run, greedy) => played(run, greedy).reduce((a, b) => (!a || b.eval.success > a.eval.success ? b : a), null);
+  /** Return the evaluation of the run's best trained epoch, else of the first one; rl/run/history.py chose the epoch. */
+  const best = (run, greedy) => played(run, greedy).find((r) => r.epoch === run.best[greedy ? "greedy" : "sampled"]) ?? played(run, greedy)[0];
+  const bounds = (e, to) => `${fixed(100 * e.low, 0)}${to}${fixed(100 * e.high, 0)}`;
 
   function numbers(run) {
     const done = last(run.epochs);
@@ -320,10 +328,10 @@
     const card = (name, value, ...small) => cards.push(el("div", {}, el("dt", {}, name), el("dd", {}, value, small.filter(Boolean).map((text) => el("small", {}, text)))));
     for (const greedy of [false, true]) {
       const found = best(run, greedy), before = played(run, greedy).find((r) => r.epoch === 0);
-      if (found) card(`best held-out, ${greedy ? "greedy" : "sampled"}`, percent(found.eval.success), `80 % interval ${(100 * found.eval.low).toFixed(0)} to ${(100 * found.eval.high).toFixed(0)}, epoch ${found.epoch}`, before ? `${percent(before.eval.success)} before training` : null);
+      if (found) card(`best held-out, ${greedy ? "greedy" : "sampled"}`, percent(found.eval.success), `80 % interval ${bounds(found.eval, " to ")}, epoch ${found.epoch}`, before ? `${percent(before.eval.success)} before training` : null);
     }
     if (run.heldOut.length) {
-      const lowest = run.heldOut.reduce((a, b) => (b.eval_loss < a.eval_loss ? b : a));
+      const lowest = run.heldOut.find((r) => r.epoch === run.best.loss) ?? run.heldOut[0];
       card("lowest held-out loss", number(lowest.eval_loss), `epoch ${lowest.epoch}; ${number(run.heldOut[0].eval_loss)} in the first evaluation`);
     }
     if (!done) return el("dl", { class: "numbers" }, cards);
@@ -346,6 +354,9 @@
     if (found.length) main.append(el("div", { class: "warning" }, `Warnings: ${unique(found.flatMap((r) => r.warnings)).map((name) => `${name} (${found.filter((r) => r.warnings.includes(name)).length} epochs, first in ${found.find((r) => r.warnings.includes(name)).epoch})`).join(", ")}. docs/troubleshooting.md has each.`));
   }
 
+  const compared = JSON.parse(document.getElementById("compared").textContent);
+  if (compared.length) main.append(el("div", { class: "run" }, compared.map((line) => el("p", {}, line))));
+
   const tone = (run, only) => (many ? colour(run) : only);
   const success = runs.flatMap((run) => [
     { cls: tone(run, "unknown"), style: "thin", points: run.imitates ? [] : bands(run, "", "success").length ? bands(run, "", "success") : run.epochs.map((r) => [r.epoch, r.accuracy]) },
@@ -354,6 +365,7 @@
   ]);
   const successChart = lineChart({
     title: "Success", height: 280, format: percent, domain: [0, 1], series: success,
+    below: "Training episodes are played before the epoch's update, on tasks that the policy learns from; held-out tasks are never trained on. Training success is the higher one where tasks come again or resemble those that the model has seen before: believe the held-out points.",
     legend: runLegend([
       ...(runs.every((run) => run.imitates) ? [] : [["unknown", "training tasks, sampled", "thin"]]),
       [many ? "unknown" : "c0", "held-out tasks, sampled", "points"], [many ? "unknown" : "c1", "held-out tasks, greedy", "dashed"],
@@ -376,7 +388,7 @@
     ["loss", "Loss", ""], ["policy_loss", "Policy loss", ""], ["value_loss", "Value loss", "half the critic's squared error"],
     ["grad_norm", "Gradient norm", "before it is clipped"], ["lr", "Learning rate", ""], ["kl_coef", "KL coefficient", ""],
     ["perplexity", "Perplexity", "of held-out demonstrations"],
-    ["turns_mean", "Turns per episode", ""], ["cut_by_length", "Turns cut by length", ""],
+    ["turns_mean", "Turns per episode", ""], ["thought_tokens", "Tokens of thoughts", ""], ["cut_by_length", "Turns cut by length", ""],
     ["invalid_actions", "Actions not understood", "share of turns"],
     ["left_out", "Episodes left out", ""], ["skipped_steps", "Steps skipped", ""],
     ["remote_gap", "Gap to the server", "largest, in nats"], ["remote_weight_mean", "Importance weight", "mean"],
@@ -451,18 +463,18 @@
       for (const run of runs) {
         const found = played(run, greedy).map((r) => [r.epoch, env ? r.eval.by_env?.[env] : r.eval]).filter(([, e]) => e);
         if (!found.length) continue;
-        const first = found[0], top = found.reduce((a, b) => (b[1].success > a[1].success ? b : a)), end = last(found);
-        const cell = ([epoch, e]) => `${percent(e.success)} (${(100 * e.low).toFixed(0)}–${(100 * e.high).toFixed(0)}), epoch ${epoch}`;
+        const first = found[0], top = found.find(([epoch]) => epoch === best(run, greedy).epoch) ?? first, end = last(found);
+        const cell = ([epoch, e]) => `${percent(e.success)} (${bounds(e, "–")}), epoch ${epoch}`;
         rows.push(el("tr", {}, el("td", {}, many ? el("i", { class: `dot ${colour(run)}` }) : null, env || "all, pooled"),
           el("td", {}, whiskers([[colour(run), first[1], true], ...(end[0] === first[0] ? [] : [[colour(run), end[1]]])])),
-          el("td", {}, cell(first)), el("td", {}, cell(top)), el("td", {}, cell(end)), el("td", { class: "number" }, number(end[1].score_mean)), el("td", { class: "number" }, number(end[1].turns_mean)), el("td", { class: "number" }, whole(end[1].episodes))));
+          el("td", {}, cell(first)), el("td", {}, cell(top)), el("td", {}, cell(end)), el("td", { class: "number" }, number(end[1].score_mean)), el("td", { class: "number" }, number(end[1].turns_mean)), el("td", { class: "number" }, end[1].distinct_tasks < end[1].episodes ? `${whole(end[1].episodes)} of ${end[1].distinct_tasks}` : whole(end[1].episodes))));
       }
     if (!rows.length) return null;
     return el("div", { class: "scroll" }, el("table", {}, el("tr", {}, [greedy ? "greedy" : "sampled", "0 to 100 %", "first (80 % interval)", "best", "last", "score", "turns", "tasks"].map((name, i) => el("th", { class: i > 4 ? "number" : "" }, name))), rows));
   }
   const tables = [evaluationTable(false), evaluationTable(true)].filter(Boolean);
   section("evaluation", "Evaluation by environment", "Held-out tasks. The hollow point is the first evaluation, the filled one the last.",
-    JSON.parse(document.getElementById("compared").textContent).map((line) => el("p", {}, line)), tables.flatMap((table, i) => (i ? [el("p"), table] : [table])));
+    tables.flatMap((table, i) => (i ? [el("p"), table] : [table])));
 
   // ------------------------------------------------------------------------------------------- episode viewer
 
@@ -480,19 +492,24 @@
     return cache.get(key);
   }
 
+  /** Return the text of each token of an episode. */
+  function textsOf(part, found) {
+    const [from, count] = found.like;
+    const head = count ? shorts(part.shown[from].ids).subarray(0, count) : [];
+    return [...head, ...shorts(found.ids)].map((i) => part.strings[i]);
+  }
+
   /** Return an episode's tokens: {texts, turns, logprobs, entropies, advantages}, the last three by sampled token. */
   function unpacked(episode) {
     const part = tokensOf(episode.run, episode.epoch);
     if (!part || episode.shown < 0) return null;
     const found = part.shown[episode.shown];
-    const own = shorts(found.ids), [from, count] = found.like;
-    const head = count ? shorts(part.shown[from].ids).subarray(0, count) : [];
     const advantages = found.adv ? found.adv.flatMap(([n, a]) => new Array(n).fill(a)) : null;
-    return { texts: [...head, ...own].map((i) => part.strings[i]), turns: found.turns, logprobs: bytes(found.lp), entropies: found.ent ? bytes(found.ent) : null, advantages, largest: part.largest };
+    return { texts: textsOf(part, found), turns: found.turns, rendered: found.rendered, logprobs: bytes(found.lp), entropies: found.ent ? bytes(found.ent) : null, advantages, largest: part.largest };
   }
 
   function viewer() {
-    const state = { mode: "logprob", current: null, shown: 100 };
+    const state = { mode: "logprob", current: null, shown: 100, group: null };
     const everything = runs.flatMap((run) => run.episodes);
     if (!everything.length) return null;
     const option = (value, text) => el("option", { value }, text);
@@ -507,8 +524,16 @@
     ];
     const bound = (name) => [el("input", { type: "number", step: "any", "aria-label": name, placeholder: "any", oninput: refresh }), name];
     const [least, most] = [bound("reward from"), bound("reward to")];
+    const words = [el("input", { type: "search", "aria-label": "text", placeholder: "any", oninput: refresh }), "text"];
+    const texts = new Map(); // of episodes that were searched
+    const textOf = (e) => {
+      const part = e.shown < 0 || texts.has(e) ? null : tokensOf(e.run, e.epoch);
+      if (part) texts.set(e, textsOf(part, part.shown[e.shown]).join("").toLowerCase());
+      return texts.get(e) ?? "";
+    };
+    const sameGroup = (a, b) => a.run === b.run && a.epoch === b.epoch && a.group === b.group;
     const count = el("span", { class: "count", role: "status" });
-    const controls = [...(many ? [byRun] : []), byEpoch, byEnvironment, byOutcome, least, most, order];
+    const controls = [...(many ? [byRun] : []), byEpoch, byEnvironment, byOutcome, least, most, words, order];
     const filters = el("div", { class: "filters" }, controls.map(([input, name]) => el("label", {}, name, input)), count);
     const list = el("div", { class: "list", role: "group", "aria-label": "episodes" });
     const transcript = el("div", { class: "transcript" });
@@ -522,6 +547,9 @@
       const [run, epoch, env, outcome] = [byRun, byEpoch, byEnvironment, byOutcome].map(([input]) => input.value);
       const low = least[0].value === "" ? -Infinity : Number(least[0].value), high = most[0].value === "" ? Infinity : Number(most[0].value);
       found = everything.filter((e) => (run === "" || e.run.index === Number(run)) && (epoch === "" || e.epoch === Number(epoch)) && (env === "" || e.env === env) && (outcome === "" || e.outcome === outcome) && e.score >= low && e.score <= high);
+      const searched = words[0].value.toLowerCase();
+      if (searched) found = found.filter((e) => textOf(e).includes(searched));
+      if (state.group) found = found.filter((e) => sameGroup(e, state.group));
       found.sort(ORDERS[order[0].value]);
       state.shown = 100;
       count.textContent = `${whole(found.length)} of ${whole(everything.length)} episodes`;
@@ -562,17 +590,20 @@
       const context = (stop) => {
         if (stop <= at) return;
         const text = el("p", { class: "text read" }, data.texts.slice(at, stop).join(""));
-        body.append(stop - at > 220 ? el("details", at ? { open: "" } : {}, el("summary", {}, `${at ? "observation" : "prompt"}, ${whole(stop - at)} tokens`), text) : text);
+        body.append(stop - at > 220 ? el("details", at ? { open: "" } : {}, el("summary", {}, `${at ? (data.rendered ? "history, rendered again, and observation" : "observation") : "prompt"}, ${whole(stop - at)} tokens`), text) : text);
       };
       const idle = { logprob: "The stronger the colour, the less likely the sampled token was.", advantage: "Blue: above 0, the update makes the token more likely. Red: below 0, less likely.", entropy: "The stronger the colour, the more undecided the policy was.", none: "What the agent wrote is in boxes; the rest it read." }[mode];
       readout.textContent = idle;
-      for (const [start, stop, reward, value, reason] of data.turns) {
+      for (const [start, stop, reward, value, reason, thoughts = 0, forced = 0, from = 0] of data.turns) {
         context(start);
         const spans = [];
         const first = n;
-        for (let t = start; t < stop; t += 1, n += 1) {
+        for (let t = start; t < stop; t += 1) {
           const text = data.texts[t], at = n;
           const span = el("span", text.includes("\n") ? { class: "newline" } : {}, text);
+          spans.push(span);
+          if (t >= start + from && t < start + from + forced) { span.title = "forced: not sampled, and not learned"; continue; }
+          n += 1;
           const lp = nats(data.logprobs[at]), entropy = data.entropies ? nats(data.entropies[at]) : null, advantage = data.advantages?.[at];
           if (mode === "logprob") span.style.backgroundColor = `rgba(var(--surprise), ${Math.min(0.75, lp / 5).toFixed(3)})`;
           if (mode === "entropy") span.style.backgroundColor = `rgba(var(--doubt), ${Math.min(0.75, entropy / 3).toFixed(3)})`;
@@ -584,16 +615,18 @@
           };
           span.addEventListener("pointerenter", tell);
           span.addEventListener("click", tell);
-          spans.push(span);
         }
         const advantage = data.advantages?.[first];
         body.append(el("div", { class: "turn" },
-          el("div", {}, el("b", {}, `turn ${data.turns.findIndex((turn) => turn[0] === start) + 1}`), `reward ${number(reward)}`, known(value) ? el("span", {}, `value ${number(value)}`) : null, known(advantage) ? el("span", {}, `advantage ${number(advantage)}`) : null, el("span", {}, `${stop - start} tokens`), reason === "stop" ? null : el("span", {}, `cut: ${reason}`)),
-          el("p", { class: "text" }, spans)));
+          el("div", {}, el("b", {}, `turn ${data.turns.findIndex((turn) => turn[0] === start) + 1}`), `reward ${number(reward)}`, known(value) ? el("span", {}, `value ${number(value)}`) : null, known(advantage) ? el("span", {}, `advantage ${number(advantage)}`) : null, el("span", {}, `${stop - start - forced} tokens`), reason === "stop" ? null : el("span", {}, `cut: ${reason}`)),
+          thoughts ? el("details", {}, el("summary", {}, `thoughts, ${whole(thoughts)} tokens`), el("p", { class: "text" }, spans.slice(0, thoughts))) : null,
+          el("p", { class: "text" }, spans.slice(thoughts))));
         at = stop;
       }
       context(data.texts.length);
-      transcript.replaceChildren(el("header", {}, title, modes, readout), body);
+      const members = everything.filter((e) => sameGroup(e, episode)).length;
+      const group = members > 1 ? el("button", { type: "button", onclick: () => { state.group = state.group ? null : episode; refresh(); show(state.current); } }, state.group ? "all episodes" : `only its group of ${members}`) : null;
+      transcript.replaceChildren(el("header", {}, title, group, modes, readout), body);
     }
     list.addEventListener("keydown", (event) => {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -603,7 +636,7 @@
     refresh();
     return [filters, el("div", { class: "viewer" }, list, transcript)];
   }
-  section("episodes", "Episodes", "Every episode of every epoch; those with text can be opened.", viewer());
+  section("episodes", "Episodes", "Every episode of every epoch; those with text can be opened, and searched.", viewer());
 
   // ------------------------------------------------------------------------------------------------- settings
 

@@ -22,7 +22,7 @@ from rl.run.files import bounded_lines, read_json, written
 
 HERE = Path(__file__).parent
 DATA = "report.jsonl"
-UNSHOWN = ("tasks", "busy_seconds", "successes")  # long, and in no chart
+UNSHOWN = ("tasks", "busy_seconds", "successes", "task_numbers")  # long, and in no chart
 
 
 @ranks.first_only
@@ -53,9 +53,10 @@ def page(folders: list[Path], more: list[dict[int, str]] | None = None, compared
     for index, (name, folder) in enumerate(zip(names, folders, strict=True)):
         metrics = history.records(folder)
         last = max((record["epoch"] for record in metrics), default=0)
+        best = history.best_epochs(metrics)
         metrics = [shown(record) for record in metrics]
         run = {"name": name, "folder": str(folder), "config": read_json(folder / "config.json"), "metrics": metrics}
-        runs.append(run | {"written": time.strftime("%Y-%m-%d %H:%M")})
+        runs.append(run | {"best": best, "written": time.strftime("%Y-%m-%d %H:%M")})
         newer = more[index] if more else {}
         parsed = [entry for entry in data_lines(folder / DATA) if entry[1] not in newer]
         parsed += _parsed("".join(newer.values()).encode().splitlines(keepends=True))

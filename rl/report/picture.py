@@ -57,11 +57,11 @@ def learning_curve(folders: Sequence[Path], title: str = "") -> str:
                 shapes.append(
                     f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{fill}" stroke="{color}" stroke-width="1.5"/>'
                 )
-    shapes.append(_text(LEFT, 24, title or ", ".join(map(str, folders)), "start", size=15, bold=True))
+    shapes.append(text(LEFT, 24, title or ", ".join(map(str, folders)), "start", size=15, bold=True))
     for number, (color, name) in enumerate(LEGEND.items()):
         x = LEFT + 206 * number
         shapes.append(f'<path d="M{x} 44h22" stroke="{color}" stroke-width="3"/>')
-        shapes.append(_text(x + 28, 48, name, "start"))
+        shapes.append(text(x + 28, 48, name, "start"))
     size = f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
     body = "\n".join(shapes)
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">\n{body}\n</svg>\n'
@@ -79,18 +79,18 @@ def _axes(last: int, place: Callable[[int, float], tuple[float, float]]) -> list
     for percent in range(0, 101, 20):
         _, y = place(0, percent / 100)
         shapes.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{GRID}"/>')
-        shapes.append(_text(LEFT - 8, y + 4, f"{percent} %", "end"))
+        shapes.append(text(LEFT - 8, y + 4, f"{percent} %", "end"))
     steps = [step for step in (1, 2, 4, 5, 8, 10, 20, 25, 50, 100, 200, 500, 10**9) if last / step <= 10]
     step = next((step for step in steps if last % step == 0), steps[0])  # rather one that meets the last epoch
     for epoch in range(0, last + 1, step):
-        shapes.append(_text(place(epoch, 0)[0], HEIGHT - BOTTOM + 18, str(epoch), "middle"))
+        shapes.append(text(place(epoch, 0)[0], HEIGHT - BOTTOM + 18, str(epoch), "middle"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
-    shapes.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "epoch", "middle"))
-    shapes.append(f'<g transform="rotate(-90 16 {middle})">{_text(16, middle, "episodes with success", "middle")}</g>')
+    shapes.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "epoch", "middle"))
+    shapes.append(f'<g transform="rotate(-90 16 {middle})">{text(16, middle, "episodes with success", "middle")}</g>')
     return shapes
 
 
-def _text(x: float, y: float, text: str, anchor: str, size: int = 12, bold: bool = False) -> str:
+def text(x: float, y: float, text: str, anchor: str, size: int = 12, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
     style = f'font-size="{size}" fill="{INK}" text-anchor="{anchor}"{weight}'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'

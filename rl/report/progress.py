@@ -1,6 +1,9 @@
 """How far an epoch or an evaluation is: a live line on a terminal, and lines now and then in a log.
 
-    epoch 3/48 episodes 29/128 ███▌        12 s left, run 8 min left  success 41 %  reward 0.52  1,234 tokens/s
+    epoch 3 episodes 29/128 ███▌        12 s left  run 8 min left  1,234 tokens/s
+
+Success is not shown before all episodes are finished: the first to finish are the quick ones, which succeed more often.
+Of several ranks the first one's share of the episodes is shown, and so its name.
 
 Where stdout is a file or a pipe, what takes longer than FIRST seconds prints a line then, and at doubling intervals:
 
@@ -94,6 +97,8 @@ class Log:
 
 def progress_bar(total: int, name: str) -> tqdm | Log:
     """Return a progress bar on a terminal, and what prints lines elsewhere."""
+    if ranks.here.world > 1:
+        name = f"{name} (rank 0 of {ranks.here.world})"
     if not (sys.stdout and sys.stdout.isatty()):
         return Log(total, name)
     bar = tqdm(total=total, desc=name, leave=False, disable=None, dynamic_ncols=True, bar_format=FORMAT)
@@ -116,13 +121,9 @@ def watch(progress: Any, most: int, sampled: Callable[[], int]) -> None:
 
 
 def described(episodes: Collection[Episode], began: float) -> str:
-    """Return success, reward and tokens per second of episodes that began to be played then."""
-    played = [e for e in episodes if not e.infrastructure_failed]
-    if not played:
-        return ""
-    success, reward = (sum(values) / len(played) for values in ((e.success for e in played), (e.score for e in played)))
-    tokens = sum(turn.stop - turn.start for e in played for turn in e.turns) * ranks.here.world
-    return f"success {success:.0%}  reward {reward:.2f}  {tokens / max(time.time() - began, 1e-9):,.0f} tokens/s"
+    """Return the sampled tokens per second since `began` of finished episodes, times the number of ranks."""
+    tokens = sum(turn.stop - turn.start for e in episodes for turn in e.turns) * ranks.here.world
+    return f"{tokens / max(time.time() - began, 1e-9):,.0f} tokens/s" if tokens else ""
 
 
 def epoch_ended(left: int) -> None:

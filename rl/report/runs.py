@@ -22,6 +22,7 @@ first, if their last evaluations played the same tasks.
     python -m rl.report
     python -m rl.report runs/x
     python -m rl.report runs/x epoch=7
+    python -m rl.report runs/* markdown=true
     python -m rl.report runs/x runs/y out=both.html
     python -m rl.report runs/x runs/y picture=curve.svg     # their mean learning curve instead of a page"""
 TASK_KEYS = ("env", "eval_split", "order")  # with the environments' options, they decide which tasks are drawn
@@ -35,6 +36,7 @@ class Keys:
     epoch: NotNegative[int] = 0  # of one run: show the text of all episodes of this epoch; 0: of a share of each epoch
     picture: str = ""  # the SVG file of the runs' learning curve, which is drawn instead of a page
     title: str = ""  # of the picture; empty: the folders' names
+    markdown: bool = False  # print the table in Markdown, to paste
 
 
 def main(words: Sequence[str]) -> None:
@@ -46,7 +48,7 @@ def main(words: Sequence[str]) -> None:
             if keys.picture or keys.title:
                 lines = draw(folders, keys)
             else:
-                lines = write(folders, keys) if folders else listed(Path(keys.runs))
+                lines = write(folders, keys) if folders else listed(Path(keys.runs), keys.markdown)
         except (OSError, ValueError) as error:
             arguments.fail("rl.report", error)
         print(*lines, sep="\n")
@@ -67,7 +69,7 @@ def write(folders: list[Path], keys: Keys) -> list[str]:
     text = page.page(folders, [lacking(folder, keys.epoch) for folder in folders], compared)
     with written(out):
         page.replace(out, text)
-    return [*table(rows), *compared, f"{out}: {len(text) / 2**20:.1f} MiB"]
+    return [*table(rows, keys.markdown), *compared, f"{out}: {len(text) / 2**20:.1f} MiB"]
 
 
 def draw(folders: list[Path], keys: Keys) -> list[str]:
@@ -96,12 +98,12 @@ def _check_folders(folders: list[Path]) -> None:
             raise ArgumentError(f"{folder} is not the folder of a run that has begun; runs beside it: {known}")
 
 
-def listed(parent: Path) -> list[str]:
+def listed(parent: Path, markdown: bool = False) -> list[str]:
     """Return a table of the runs in a folder, the newest first. Raise ArgumentError if there are none."""
     folders = sorted(runs_in(parent), key=lambda path: (path / "metrics.jsonl").stat().st_mtime, reverse=True)
     if not folders:
         raise ArgumentError(f"runs={parent}: no run is there; python train.py makes one, runs=FOLDER lists others")
-    return table([row(folder) for folder in folders])
+    return table([row(folder) for folder in folders], markdown)
 
 
 def runs_in(parent: Path) -> list[Path]:
@@ -130,15 +132,12 @@ def _check_settings(config: dict[str, Any]) -> None:
 
 def best(config: dict[str, Any], records: list[dict]) -> list[str]:
     """Return the epochs done, the evaluation before training (epoch 0), and the best numbers since."""
-    before, tops = [], []
-    for greedy in (False, True):
-        results = history.results(records, greedy)
+    before, tops, of_kind = [], [], history.best_epochs(records)
+    for kind in history.KINDS:
+        results, epoch = history.results(records, kind == "greedy"), of_kind[kind]
         before += [f"{results[0]['success']:.1%}"] if 0 in results else []
-        rates = {epoch: result["success"] for epoch, result in results.items()}
-        epoch = history.best(rates, filter(None, rates))
         tops.append(_success(epoch, results[epoch]) if epoch else "")
-    losses = history.losses(records)
-    lowest = history.best({epoch: -loss for epoch, loss in losses.items()}, filter(None, losses))
+    losses, lowest = history.losses(records), of_kind["loss"]
     epochs = [record for record in records if "seconds" in record]
     rewards = [record["reward_mean"] for record in epochs if "reward_mean" in record]
     return [
@@ -155,11 +154,15 @@ def _success(epoch: int, result: dict) -> str:
     return f"{result['success']:.1%} ({100 * result['low']:.0f} to {100 * result['high']:.0f}, epoch {epoch})"
 
 
-def table(rows: list[list[str]]) -> list[str]:
-    """Return rows as lines with aligned columns; columns that are empty in every row are left out."""
+def table(rows: list[list[str]], markdown: bool = False) -> list[str]:
+    """Return rows as lines with aligned columns, or as a table of Markdown; columns that are empty in every row are
+    left out."""
     rows = [row if len(row) == len(HEAD) else row + [""] * (len(HEAD) - len(row)) for row in rows]
     used = [i for i in range(len(HEAD)) if any(row[i] for row in rows)]
     texts = [[row[i] for i in used] for row in [HEAD, *rows]]
+    if markdown:
+        head, *rest = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in texts]
+        return [head, f"|{' --- |' * len(used)}", *rest]
     long = [row[1].startswith("damaged") for row in [HEAD, *rows]]
     fitting = [row for row, damaged in zip(texts, long, strict=True) if not damaged]
     widths = [max(map(len, column)) for column in zip(*fitting, strict=True)]
@@ -195,10 +198,11 @@ def paired_differences(folders: list[Path]) -> list[str]:
 def last_compared(name: str, run: Path, other: str, reference: Path) -> list[str]:
     """Return a line for sampled and one for greedy play where the last evaluations of both runs have a common task."""
     lines = []
-    for kind in ("sampled", "greedy"):
+    for kind in history.KINDS:
         ours, theirs = (last(folder, greedy=kind == "greedy") for folder in (run, reference))
         if ours and theirs:
-            pairs = [(a, b) for a, b in zip(ours[1], theirs[1], strict=False) if a is not None and b is not None]
+            pairs = zip(ours[1], theirs[1], ours[2], strict=False)
+            pairs = [(a, b, task) for a, b, task in pairs if a is not None and b is not None]
             head = f"{name}, epoch {ours[0]}, against {other}, epoch {theirs[0]}, {kind}"
             lines += [described(head, pairs)] if pairs else []
     return lines
@@ -210,17 +214,23 @@ def tasks_of(config: dict[str, Any]) -> dict[str, Any]:
     return {key: config[key] for key in TASK_KEYS if key in config} | options
 
 
-def last(run: Path, greedy: bool) -> tuple[int, list[int | None]] | None:
-    """Return the epoch of a run's last evaluation and the success of each task; None if no evaluation has that."""
+def last(run: Path, greedy: bool) -> tuple[int, list[int | None], list[int]] | None:
+    """Return the epoch of a run's last evaluation, and the success and the task's number of each episode; None if no
+    evaluation has that. Evaluations of earlier versions do not number tasks: there each episode counts as a task."""
     results = history.results(history.records(run), greedy)
-    pairs = [(epoch, result["successes"]) for epoch, result in results.items() if "successes" in result]
-    return pairs[-1] if pairs else None
+    found = [(epoch, result) for epoch, result in results.items() if "successes" in result]
+    if not found:
+        return None
+    epoch, result = found[-1]
+    return epoch, result["successes"], result.get("task_numbers") or [*range(len(result["successes"]))]
 
 
-def described(head: str, pairs: list[tuple[int, int]]) -> str:
-    """Return the line of one comparison; pairs: the successes of both runs in each task."""
-    differences = [a - b for a, b in pairs]
-    low, high = interval(bootstrap(differences, DIFFERENCE))
+def described(head: str, pairs: list[tuple[int, int, int]]) -> str:
+    """Return the line of one comparison; pairs: the success of both runs in each episode, and its task's number."""
+    differences, tasks = [a - b for a, b, _ in pairs], [str(task) for _, _, task in pairs]
+    low, high = interval(bootstrap(differences, DIFFERENCE, tasks=tasks))
+    distinct = len({*tasks})
     mean = sum(differences) / len(differences)
     bounds = f"80 % interval {low:+.1%} to {high:+.1%}"
-    return f"{head}, the same {len(pairs)} tasks: {verdict(low, high)}; success {mean:+.1%} ({bounds})"
+    of_tasks = f"{len(pairs)} episodes of {distinct} tasks" if distinct < len(pairs) else f"{len(pairs)} tasks"
+    return f"{head}, the same {of_tasks}: {verdict(low, high)}; success {mean:+.1%} ({bounds})"

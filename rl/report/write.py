@@ -24,7 +24,8 @@ def write_report(
         page.add(run.folder, epoch, epoch_lines(tokenizer, epoch, episodes[:10_000], known, BUDGET // cfg.epochs))
     page.write(run.folder)
     tracker.send(run.folder, epoch, tokenizer, episodes)
-    progress.epoch_ended(cfg.epochs - epoch)
+    if not (cfg.max_steps or cfg.max_sampled_tokens):  # these end a run at an epoch that is not known
+        progress.epoch_ended(cfg.epochs - epoch)
 
 
 def complete_records(run: Run, state: TrainState) -> None:

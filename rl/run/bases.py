@@ -7,7 +7,7 @@ program wrote, what its folder holds is compared: the base that its config names
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import lru_cache
 from pathlib import Path
 
@@ -100,7 +100,10 @@ def texts(folder: Path, of: Path | None = None) -> dict[str, str]:
 
 def config_digest(base: Path) -> str:
     """Return the digest of the settings that decide what a base computes."""
-    settings = {key: value for key, value in asdict(read_config(base)).items() if key not in ANYWHERE}
+    config = read_config(base)
+    usual = {field.name: field.default for field in fields(config)}  # left out: the first families had no such setting
+    settings = {key: value for key, value in asdict(config).items() if key not in ANYWHERE and value != usual[key]}
+    settings["qk_norm"] = {"": False, "heads": True}.get(config.qk_norm, config.qk_norm)  # as it was written then
     return _sha256(json.dumps(settings, sort_keys=True))
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 import lora
 from models import Tokenizer
-from models.weights import local
+from models.weights import TINY, local
 from rl import ranks
 from rl.ranks import saving
 from rl.run import bases, full_finetuning, retention
@@ -63,6 +63,9 @@ def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def base_name(model: str) -> str:
-    """Return the name of model= as PEFT can load the base from it: a folder's whole path, or the hub id."""
+    """Return the name that an adapter gives its base: the hub id, or a folder's whole path, so that PEFT can load it;
+    "tiny" for the embedded model, whose path is another one on each machine."""
     folder = local(model)
+    if folder and folder.resolve() == TINY.resolve():
+        return "tiny"
     return str(folder.resolve()) if folder else model

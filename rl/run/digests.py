@@ -14,6 +14,7 @@ import torch
 
 from envs import scorer
 from envs.prompt_file import ENDINGS
+from lora.peft_files import is_adapter
 from models.weights import resolve
 from rl.config.fields import Config
 from rl.config.refusals import Refusal, one_line
@@ -45,6 +46,12 @@ def task_files(cfg: Config) -> dict[str, str]:
     paths |= {f"{key}={value}": Path(value) for key, value in prompts.items() if value.endswith(ENDINGS)}
     scorers = {key: scorer.file_of(value) for key, value in options.items() if key.endswith(".match")}
     paths |= {f"{key}={options[key]}": Path(path) for key, path in scorers.items() if path}
+    if teacher := getattr(cfg.algorithm, "teacher", ""):
+        paths |= {f"{cfg.algo}.teacher={teacher}": Path(teacher)} if Path(teacher).is_dir() else {}
+    if rubric := cfg.reward.rubric:
+        paths[f"reward.rubric={rubric}"] = Path(rubric)
+    if (judge := cfg.reward.judge) and is_adapter(Path(judge)):
+        paths[f"reward.judge={judge}"] = Path(judge)
     if cfg.system_prompt:
         paths |= file_of(cfg.system_prompt)
     return {word: digest(path.rglob("*") if path.is_dir() else [path]) for word, path in paths.items()}

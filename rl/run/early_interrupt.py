@@ -1,10 +1,16 @@
 """Let Ctrl-C end a program at once and quietly while it still imports torch and the rest.
 
 KeyboardInterrupt would be a traceback from inside an import, and some of torch's C code loses it: the program goes on.
-A program imports this module before its slow ones; `handled` and `restore` in rl/run/signals.py end its effect.
+A program imports this module before its slow ones; `handled` and `restore` in rl/run/signals.py end its effect. On
+Windows, which lacks fcntl and SIGHUP, it ends the program with one line.
 """
 
 import signal
+import sys
 
+if sys.platform == "win32":
+    raise SystemExit(
+        "this needs Linux, for fcntl among others; on Windows run it in WSL, the Windows Subsystem for Linux"
+    )
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the parent process ignores it (nohup)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -103,12 +103,13 @@ def append(path: Path, records: list[dict]) -> None:
 
 
 def plain(record: Any) -> dict:
-    """Return a dataclass's fields for JSON, without those whose metadata say {"saved": False}. Raise TypeError for
-    anything else."""
+    """Return a dataclass's fields for JSON, without those whose metadata say {"saved": False}, and without those that
+    say "unless empty" and are. Raise TypeError for anything else."""
     if not is_dataclass(record):
         raise TypeError(f"{type(record).__name__} {record!r} is no JSON")
     # dataclasses.asdict would also copy every number of every list.
-    return {field.name: getattr(record, field.name) for field in fields(record) if field.metadata.get("saved", True)}
+    values = [(f.name, getattr(record, f.name), f.metadata.get("saved", True)) for f in fields(record)]
+    return {name: value for name, value, saved in values if saved is True or (saved and value)}
 
 
 def read_json(path: Path) -> Any:

@@ -12,6 +12,8 @@ from rl.config.arguments import ArgumentError, flatten
 from rl.config.refusals import Refusal
 from rl.run.files import read_json, read_lines
 
+KINDS = ("sampled", "greedy")  # of play in an evaluation
+
 
 def records(run: Path) -> list[dict]:
     """Return the records of metrics.jsonl. Raise ValueError naming a damaged line."""
@@ -53,6 +55,13 @@ def losses(records: list[dict]) -> dict[int, float]:
 def best(scores: dict[int, float], epochs: Iterable[int]) -> int | None:
     """Return the first epoch of `epochs` with the highest score; None if none of them has a score."""
     return max((epoch for epoch in epochs if epoch in scores), key=scores.get, default=None)
+
+
+def best_epochs(records: list[dict]) -> dict[str, int | None]:
+    """Return the best of the epochs that have trained, by "sampled" and by "greedy" success and by held-out "loss"."""
+    scores = {kind: {n: r["success"] for n, r in results(records, kind == "greedy").items()} for kind in KINDS}
+    scores["loss"] = {epoch: -loss for epoch, loss in losses(records).items()}
+    return {kind: best(of_kind, filter(None, of_kind)) for kind, of_kind in scores.items()}
 
 
 def evaluations(run: Path) -> tuple[str, dict[int, float]]:

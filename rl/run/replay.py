@@ -66,7 +66,10 @@ def read(path: Path, vocabulary: int) -> dict[int, list[Episode]]:
 
 def _episode(record: dict, vocabulary: int) -> Episode:
     """Return the episode of a line. Raise ValueError, KeyError or TypeError if it is none."""
-    turns = [Turn(int(t["start"]), int(t["stop"]), float(t["reward"]), str(t["stop_reason"])) for t in record["turns"]]
+    turns = [
+        Turn(int(t["start"]), int(t["stop"]), float(t["reward"]), str(t["stop_reason"]), int(t.get("thoughts", 0)))
+        for t in record["turns"]
+    ]
     wrong = [name for name, kind in KINDS.items() if not isinstance(record[name], kind)]
     unknown = record.keys() - {f.name for f in fields(Episode)}
     if wrong or unknown:
@@ -82,6 +85,16 @@ def _episode(record: dict, vocabulary: int) -> Episode:
         raise Refusal(f"ids_T has an id outside of the vocabulary of {vocabulary}")
     edges = [0, *(edge for turn in turns for edge in (turn.start, turn.stop)), len(ids)]
     sampled = [i for turn in turns for i in range(turn.start, turn.stop)] if edges == sorted(edges) else None
-    if sampled != [i for i, taken in enumerate(mask) if taken]:
+    learned = [i for i, taken in enumerate(mask) if taken]
+    # Within a turn only a closing tag that was forced is not sampled, and it stands behind thoughts.
+    thinks = any(turn.thoughts for turn in turns)
+    if sampled != learned and not (thinks and sampled and set(learned) <= set(sampled)):
         raise Refusal("the turns are not the sampled tokens of action_mask_T")
-    return Episode(**{**record, "turns": turns, "logprobs_T": logprobs})
+    episode, length = Episode(**{**record, "turns": turns, "logprobs_T": logprobs}), 0
+    if len(episode.kept) > len(turns) or not all(type(kept) is int for kept in episode.kept):
+        raise Refusal("kept must have a number for each observation")
+    for kept, start, stop in episode.samples:
+        if not 0 <= kept <= length:
+            raise Refusal(f"a sample begins with {kept} ids of the one before, which has {length}")
+        length = kept + stop - start
+    return episode

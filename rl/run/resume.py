@@ -34,6 +34,7 @@ import lora
 from models import CausalLM
 from models.weights import resolve
 from rl import ranks
+from rl.adam8bit import scale_count
 from rl.config.fields import Config, Lora
 from rl.config.refusals import Refusal
 from rl.core import learning_rate_factor
@@ -93,6 +94,10 @@ def schedule_change(state: TrainState, cfg: Config, saved: dict[str, Any]) -> st
         return ""
     if cfg.schedule_epochs and cfg.schedule_epochs == saved.get("schedule_epochs") and cfg.epochs != earlier.epochs:
         return f"schedule_epochs={cfg.schedule_epochs} stays: the rate decays over these epochs of {cfg.epochs}\n"
+    tokens, of_tokens = saved.get("max_sampled_tokens", 0), cfg.max_sampled_tokens
+    if (tokens or of_tokens) and not cfg.schedule_epochs:
+        ends = f"schedule={cfg.schedule} now ends by max_sampled_tokens={of_tokens}, not {tokens} (0: by epochs)\n"
+        return ends if tokens != of_tokens else ""
     same = earlier.schedule_steps == cfg.schedule_steps and earlier.schedule == cfg.schedule
     if same or cfg.schedule_epochs:
         return ""
@@ -144,9 +149,10 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
     trained = [p for group in state.optimizer.param_groups for p in group["params"]]
     for key, shape in saved.shapes().items():
         index, name = key.split(".", 1)
-        if shape and shape != trained[int(index)].shape:
+        p, of_blocks = trained[int(index)], name.endswith("_scales")
+        if shape and list(shape) != ([scale_count(p)] if of_blocks else list(p.shape)):
             raise Refusal(f"{folder / 'optimizer'}.safetensors: {key} has the shape {list(shape)}")
-        tensor = saved.like(key, trained[int(index)]) if shape else saved.whole(key)
+        tensor = saved.like(key, p) if shape and not of_blocks else saved.whole(key)
         moments[int(index)][name] = _finite(tensor, folder / "optimizer", key)
     if state.masters:
         full_finetuning.round_masters(state)

@@ -1,4 +1,5 @@
-"""Which epochs a run saves and keeps, and whether it has finished: by epochs=, max_steps= or patience=.
+"""Which epochs a run saves and keeps, and whether it has finished: by epochs=, max_steps=, max_sampled_tokens= or
+patience=.
 
 rl/run/history.py finds the best epoch.
 """
@@ -22,9 +23,10 @@ def to_save(state: TrainState, cfg: Saving, stats: dict) -> bool:
     return state.step // cfg.save_steps > before // cfg.save_steps
 
 
-def all_steps_taken(cfg: Loop, epoch: int, step: int) -> bool:
-    """Return whether all epochs or steps are taken."""
-    return epoch >= cfg.epochs or bool(cfg.max_steps and step >= cfg.max_steps)
+def all_steps_taken(cfg: Loop, epoch: int, step: int, sampled_tokens: int) -> bool:
+    """Return whether all epochs, steps or tokens are taken; sampled_tokens: of all epochs so far."""
+    limits = (cfg.epochs, epoch), (cfg.max_steps, step), (cfg.max_sampled_tokens, sampled_tokens)
+    return any(limit and taken >= limit for limit, taken in limits)
 
 
 def patience_exhausted(cfg: Saving, run: Path) -> bool:
@@ -79,7 +81,8 @@ def finished_on_disk(cfg: Config, run: Path) -> bool:
         return False
     try:
         counters = read_json(newest / "state.json")
-        done = all_steps_taken(cfg, counters["epoch"], counters["step"]) or patience_exhausted(cfg, run)
+        tokens = sum(line.get("sampled_tokens", 0) for line in records(run) if line["epoch"] <= counters["epoch"])
+        done = all_steps_taken(cfg, counters["epoch"], counters["step"], tokens) or patience_exhausted(cfg, run)
     except (OSError, ValueError, KeyError, TypeError):
         return False  # damaged: resuming skips it
     return done and not evaluation_missing(cfg, run, counters["epoch"])

@@ -82,17 +82,20 @@ class Run:
         return self.evaluates(state) and retention.evaluation_missing(self.cfg, self.folder, state.epoch)
 
     def finished(self, state: TrainState) -> bool:
-        """Return whether all epochs or steps are taken, or patience= is exhausted. All ranks must call this."""
-        if retention.all_steps_taken(self.cfg, state.epoch, state.step):
+        """Return whether all epochs, steps or tokens are taken, or patience= is exhausted. All ranks must call this."""
+        if self.all_steps_taken(state):
             return True
         # Only what the first rank reads counts: the others may not see its newest line yet.
         return self.cfg.patience > 0 and ranks.from_first(retention.patience_exhausted(self.cfg, self.folder))
+
+    def all_steps_taken(self, state: TrainState) -> bool:
+        return retention.all_steps_taken(self.cfg, state.epoch, state.step, state.watch.sampled_tokens)
 
     def last_line(self, state: TrainState) -> str:
         """Return the line at a run's end: its last epoch, why it ends early, and its best epoch by evaluation."""
         run, patience = self.folder, self.cfg.patience
         line = f"done: {run}/epoch_{state.epoch}, curves and episodes in {run}/report.html"
-        if not retention.all_steps_taken(self.cfg, state.epoch, state.step):
+        if not self.all_steps_taken(state):
             many = "1 evaluation was" if patience == 1 else f"{patience} evaluations were"
             line += f"; stopped early: {many} no better (patience=0 goes on)"
         best, (kind, scores) = history.best_saved(run), history.evaluations(run)
@@ -132,7 +135,7 @@ class Run:
         if not (cfg.data or cfg.rollouts):  # these have the episodes already
             lines = [{"epoch": state.epoch, **plain(episode)} for episode in episodes]
             append(self.folder / "episodes.jsonl", lines)
-        print(epoch_line(stats, cfg.epochs), flush=True)
+        print(epoch_line(stats, cfg), flush=True)
         if self.evaluates(state) or retention.to_save(state, cfg, stats):
             save_epoch(state, self.folder, tokenizer, base_name(cfg.model), stats)
             save_checkpoint(state, self.folder)

@@ -10,7 +10,7 @@ import torch
 import lora
 from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from models.decoder import checkpoint_blocks
-from rl import data, ranks
+from rl import data, ranks, rubric, teacher
 from rl.config.fields import Config, Lora
 from rl.config.model_checks import read_targets
 from rl.config.words import describe_sources
@@ -25,6 +25,7 @@ from rl.run.replay import checked_episodes
 from rl.run.resume import copy_adapter
 from rl.run.run import Run
 from rl.run.state import TrainState
+from rl.tools import check_tools
 from rl.update import make_optimizer
 
 
@@ -54,8 +55,9 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
     """
     run = Run(folder)
     with run.phase("load"):
-        tokenizer = load_tokenizer(cfg.model, cfg.thinking)
+        tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
         tokenizer.prompt([{"role": "user", "content": "?"}])  # an unknown chat format fails before a folder is made
+        check_tools(tokenizer, cfg)
         checkpoint = resume.newest_checkpoint(Path(cfg.resume)) if cfg.resume else None
         print(f"settings: {describe_sources(cfg)}", flush=True)
         demos = data.load(cfg, tokenizer) if cfg.data else None
@@ -64,6 +66,8 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
         torch.manual_seed(cfg.seed)  # before the model, because its adapter and then the critic draw first weights
         keep_memory()
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, launch.reader(cfg))
+        graded_by = teacher.load(cfg, tokenizer, model)  # before the adapter that trains: a new one freezes the others
+        judge = rubric.load(cfg, tokenizer, model)  # likewise
         if cfg.algo == "reinforce" and cfg.episodes * cfg.algorithm.epochs > cfg.batch_size:
             single = "set batch_size=episodes for a single step per epoch"
             print(f"reinforce: only the first optimizer step of an epoch is on-policy; {single}")
@@ -83,7 +87,7 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
         print(f"threads: {threads}{exact and f'; exact: {exact}'}; ranks: {ranks.here.world}", flush=True)
         critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
         optimizer, reference = make_optimizer(model, critic, cfg), "reference" if cfg.resume_from else None
-        state = TrainState(model, critic, optimizer, reference, exact)
+        state = TrainState(model, critic, optimizer, reference, exact, teacher=graded_by, judge=judge)
         if cfg.checkpoint == "block":
             checkpoint_blocks(model)
         if not cfg.lora.r and cfg.dtype != "float32":

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from rl import ranks
@@ -35,6 +35,7 @@ class _State:
 
     depth: int = 0  # of `held` blocks
     number: int | None = None  # of the signal that came
+    second_leaves: bool = True  # a second signal ends the process
 
 
 def restore() -> None:
@@ -45,11 +46,15 @@ def restore() -> None:
 
 
 @contextmanager
-def handled() -> Iterator[None]:
-    """Handle the signals during the block. A signal that the parent process ignores (nohup) stays ignored."""
+def handled(numbers: Iterable[int] = SIGNALS, second_leaves: bool = True) -> Iterator[None]:
+    """Handle the signals during the block. A signal that the parent process ignores (nohup) stays ignored.
+
+    second_leaves: a second signal ends the process; else it is ignored, because the process goes on after the run.
+    """
     restore()
     main_thread = threading.current_thread() is threading.main_thread()  # the others cannot
-    handlers = {number: signal.getsignal(number) for number in SIGNALS} if main_thread else {}
+    handlers = {number: signal.getsignal(number) for number in numbers} if main_thread else {}
+    _State.second_leaves = second_leaves
     _State.depth, _State.number, ranks.here.interrupt = 0, None, check_own
     for number, before in handlers.items():
         if before is not signal.SIG_IGN:
@@ -63,12 +68,15 @@ def handled() -> Iterator[None]:
 
 
 def _handle(number: int, frame) -> None:
+    if _State.number is not None and not _State.second_leaves:
+        return
     if _State.number is not None:
         os._exit(128 + number)  # the second one: whoever sends it does not want to wait for a save
     _State.number = number
     first = "the step under way is finished and saved; " if _State.depth else ""
+    second = "a second signal stops at once" if _State.second_leaves else "the run can go on afterwards"
     if ranks.here.world == 1:  # else the process that started the ranks says it
-        print(f"\nstopping: {first}a second signal stops at once", file=sys.stderr)
+        print(f"\nstopping: {first}{second}", file=sys.stderr)
     if not _State.depth:
         raise Interrupted(number)
 

@@ -35,6 +35,8 @@ class TrainState:
     mid_epoch: bool = False  # an epoch's optimizer steps are under way
     resumed_from: int = -1  # epoch of the checkpoint that this process went on from
     ahead: object = None  # ahead=1: rl/remote/ahead.py's Ahead, with the episodes that are being sampled; not saved
+    teacher: object = None  # algo=opd: rl/teacher.py's Teacher, loaded anew when a run is resumed; not saved
+    judge: object = None  # reward.judge=: rl/rubric.py's Judge, loaded anew as well; not saved
     pace: Pace = field(default_factory=Pace)  # how fast this rank works, how long episodes are; not saved
     watch: Watch = field(default_factory=Watch)  # checks that the run does not learn nonsense; not saved
     masters: dict[str, torch.Tensor] = field(

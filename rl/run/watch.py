@@ -51,6 +51,11 @@ class Watch:
     zero_steps: int = 0  # steps in a row that should have moved the policy and whose gradient was 0
     nonfinite: int = 0  # steps in a row whose gradient was not finite
 
+    @property
+    def sampled_tokens(self) -> int:
+        """Return the sampled tokens of the finished epochs."""
+        return sum(record.get("sampled_tokens", 0) for record in self.records)
+
     def begin(self, state: "TrainState", tokenizer: Tokenizer, cfg: Config, folder: Path) -> None:
         """Read what earlier epochs left. Check the tokenizer, the adapter, and that the warm-up ends within the run."""
         for _, record in read_lines(folder / "metrics.jsonl"):

@@ -25,7 +25,7 @@ from rl.config.help import quiet_on_closed_pipe
 from rl.config.refusals import Refusal
 from rl.run import exits
 from rl.serve.loading import ModelKeys, load, parse_over_adapters_base
-from rl.serve.protocol import ErrorHandler, Protocol
+from rl.serve.protocol import PageHandler, Protocol
 from rl.serve.sampler import Sampler
 
 KEY = "SERVE_KEY"  # the environment variable of the server's key
@@ -64,7 +64,7 @@ def listen(model: str, keys: Keys, sampler: Sampler) -> Server:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OSError(f"cannot listen on {keys.host}:{keys.port}: {reason}") from None
-    server.handler = ErrorHandler
+    server.handler = PageHandler
     protocol.server = server
     return server
 
@@ -73,8 +73,11 @@ def serve(model: str, keys: Keys, sampler: Sampler, server: Server) -> None:
     """Print where the server can be reached, and serve until Ctrl-C or SIGTERM."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # while the event loop runs, it has a handler of its own
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    names, place = ", ".join([model, *sampler.adapters]), "http://{}:{}/v1".format(*server.server_address)
-    print(f"{names} at {place}, {sampler.rows} sequences at once; Ctrl-C stops it", flush=True)
+    names, place = ", ".join([model, *sampler.adapters]), "http://{}:{}/".format(*server.server_address)
+    print(
+        f"{names} at {place}v1, a page to chat at {place}, {sampler.rows} sequences at once; Ctrl-C stops it",
+        flush=True,
+    )
     if not keys.key and not is_local(keys.host):
         print("rl.serve: other machines can reach this server, and it asks for no key: set key=", file=sys.stderr)
     sys.setswitchinterval(1e-4)  # torch drops Python's lock in each call: the sampler's thread should have it back soon

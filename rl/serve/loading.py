@@ -7,14 +7,14 @@ from typing import Literal, TypeVar
 import torch
 
 import lora
-from models import choose_threads, keep_memory, load_model, load_tokenizer
+from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from rl.config import arguments, program
 from rl.config.arguments import NotNegative
 from rl.config.checks import without_auto
 from rl.config.refusals import Refusal
 from rl.judge.adapter_settings import with_base
-from rl.run import exits
-from rl.serve.sampler import Sampler
+from rl.run import exits, history
+from rl.serve.sampler import BASE, Sampler
 
 Keys = TypeVar("Keys")
 MOST = 8192  # tokens of a sequence, unless max_len= says more
@@ -23,7 +23,7 @@ MOST = 8192  # tokens of a sequence, unless max_len= says more
 @dataclass(frozen=True)
 class ModelKeys:
     model: str = "tiny"  # the base: tiny, smol, a folder, a .gguf file, a hub id; default: that of the first adapter
-    adapter: str = ""  # adapters' folders by comma, which are their names too; NAME=FOLDER gives another name
+    adapter: str = ""  # folders of adapters or runs by comma, also their names; NAME=FOLDER gives another name
     max_len: NotNegative[int] = 0  # most tokens of a prompt and its reply; 0: the model's, at most 8192
     thinking: bool = True  # for checkpoints that can think before they answer (Qwen3); false: answers without thoughts
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of the weights; auto: bfloat16 on CUDA
@@ -41,10 +41,25 @@ def parse_over_adapters_base(words: list[str], name: str, own_keys: type[Keys], 
     """Return the model's settings and the program's own, with the base and the quantisation of the adapters where the
     words name none. Exit with 2 on a wrong word. name: the program's."""
     with exits.exits_cleanly(name):
+        words = best_of_runs(words)
         given = dict(word.split("=", 1) for word in words if "=" in word)
         words = with_base(words, list(map(str, adapters(given.get("adapter", "")).values())))
     model_keys, keys = program.parse(words, name, ModelKeys, own_keys, about=about)
     return model_keys, keys
+
+
+def best_of_runs(words: list[str]) -> list[str]:
+    """Return the words with the best epoch of each run's folder in adapter=, under the name that it had. Print which.
+    Raise ArgumentError for a run that has none."""
+    found = []
+    for key, mark, value in (word.partition("=") for word in words):
+        if key == "adapter":
+            best = {name: history.best_of_run(str(folder)) for name, folder in adapters(value).items()}
+            if lines := [line for _, line in best.values() if line]:
+                print(*lines, sep="\n")
+                value = ",".join(f"{name}={folder}" for name, (folder, _) in best.items())
+        found.append(f"{key}{mark}{value}")
+    return found
 
 
 def adapters(words: str) -> dict[str, Path]:
@@ -62,9 +77,21 @@ def adapters(words: str) -> dict[str, Path]:
 
 def load(keys: ModelKeys, rows: int, most_waiting: int) -> Sampler:
     """Return a sampler of the model and its adapters; its thread is not started."""
-    folders, keys = adapters(keys.adapter), without_auto(keys)
+    folders = adapters(keys.adapter)
     for folder in folders.values():
         lora.read_adapter_config(folder)  # a misspelt folder fails before the model is loaded
+    model, tokenizer, max_len = load_base(keys, rows)
+    sampler = Sampler(model, tokenizer, rows, max_len, most_waiting)
+    for name, folder in folders.items():
+        if name in (keys.model, BASE):
+            raise Refusal(f"adapter={name}: the base model has this name; NAME=FOLDER gives another")
+        sampler.load(name, folder)
+    return sampler
+
+
+def load_base(keys: ModelKeys, rows: int) -> tuple[CausalLM, Tokenizer, int]:
+    """Return the model, its tokenizer, and the most tokens of a sequence."""
+    keys = without_auto(keys)
     tokenizer = load_tokenizer(keys.model, keys.thinking)
     keep_memory()
     model = load_model(keys.model, getattr(torch, keys.dtype), keys.device, quant=keys.quant)
@@ -72,9 +99,4 @@ def load(keys: ModelKeys, rows: int, most_waiting: int) -> Sampler:
     most = model.config.max_position_embeddings
     if keys.max_len > most:
         raise Refusal(f"max_len={keys.max_len} is more than the model's max_position_embeddings, {most}")
-    sampler = Sampler(model, tokenizer, rows, keys.max_len or min(most, MOST), most_waiting)
-    for name, folder in folders.items():
-        if name == keys.model:
-            raise Refusal(f"adapter={name}: the base model has this name; NAME=FOLDER gives another")
-        sampler.load(name, folder)
-    return sampler
+    return model, tokenizer, keys.max_len or min(most, MOST)

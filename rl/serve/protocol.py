@@ -1,5 +1,6 @@
 """The requests and replies of OpenAI's protocol, as vLLM speaks it.
 
+    GET  /                              a page to chat, with the log-probability of each token
     GET  /v1/models                     the base model and the adapters
     POST /v1/completions                prompt: a text, its ids, or a list of either
     POST /v1/chat/completions           messages
@@ -8,6 +9,8 @@
 
 Of vLLM's additions: top_k, stop_token_ids, chat_template_kwargs.enable_thinking, and return_token_ids, which puts
 `token_ids` and `prompt_token_ids` into each choice. Log-probabilities are those of the distribution that sampled.
+Tools are offered and called in the checkpoint's own format (models/chat/tools.py). A reply that calls tools has
+`tool_calls`; one with a malformed call, or one that a limit or `stop` cut, stays text. Streamed, it comes in one part.
 `random_state`, ours alone, is the state of a reply's random numbers: fold_all of (seed, episode, turn) in
 models/random.py makes the reply that training would sample. `seed` makes such a state.
 """
@@ -17,19 +20,27 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envs.conversations import message
+from envs.conversations import declared_tools, message
 from envs.http.exchange import plain, short
 from envs.serve import Handler, Server, Stream
 from envs.serve.access import BadRequest
 from models import Tokenizer
 from models.random import fold_all
 from rl.serve.replies import ChatReply, Reply, error_body
-from rl.serve.sampler import Full, Request, Sampler
+from rl.serve.sampler import BASE, Full, Request, Sampler
 
+PAGE = Path(__file__).with_name("chat.html")
+PAGE_HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; frame-ancestors 'none'",  # a reply's text can load nothing
+}
 MOST_CHOICES = 128  # of one request
 MOST_LIKELY = 20  # alternatives to a token
 LONGEST_STOP = 200  # characters
@@ -38,7 +49,10 @@ SAMPLING = {"model", "max_tokens", "temperature", "top_p", "top_k", "n", "stop",
 SAMPLING |= {"seed", "random_state", "stream", "stream_options", "logprobs", "return_token_ids"}
 READ = {  # fields of each request; any other field is refused
     "/v1/completions": {*SAMPLING, "prompt"},
-    "/v1/chat/completions": {*SAMPLING, "messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"},
+    "/v1/chat/completions": {
+        *(*SAMPLING, "messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"),
+        *("tools", "tool_choice"),
+    },
     "/v1/load_lora_adapter": {"lora_name", "lora_path"},
     "/v1/unload_lora_adapter": {"lora_name"},
 }
@@ -84,8 +98,23 @@ UNSUPPORTED = {
 }
 
 
-class ErrorHandler(Handler):
-    """A handler whose errors have OpenAI's form."""
+class PageHandler(Handler):
+    """A handler that sends the page at / and gives errors OpenAI's form."""
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/":
+            return self.do_POST()
+        try:  # without the key, which the page asks for and sends
+            replace(self.server.access, token="").check(self.headers)
+        except BadRequest as bad:
+            return self._say(bad.args[0], {"detail": bad.args[1]})
+        page = PAGE.read_bytes()
+        self.send_response(200)
+        for name, value in PAGE_HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
 
     def _say(self, status: int, said: Any) -> None:
         super()._say(status, said if status == 200 else error_body(status, said["detail"]))
@@ -133,6 +162,8 @@ class Protocol:
 
     def _known(self, name: Any) -> str:
         known = (self.base, *self.sampler.adapters)
+        if name == BASE:  # as in eval.py and rl.chat, whatever the base is
+            return self.base
         if name not in known:
             raise BadRequest(404, f"there is no model {short(name)}; there are {', '.join(known)}")
         return name
@@ -141,7 +172,7 @@ class Protocol:
         name, folder = (_field(body, key, str, None) for key in ("lora_name", "lora_path"))
         if not self.may_load:
             raise BadRequest(403, "adapters are loaded over HTTP only with load=true")
-        if not name or not folder or name != plain(name) or name == self.base:
+        if not name or not folder or name != plain(name) or name in (self.base, BASE):
             raise BadRequest(400, "lora_name and lora_path must be a new name and a folder")
         try:
             self.sampler.call(lambda: self.sampler.load(name, Path(folder))).result()
@@ -170,12 +201,18 @@ class Protocol:
 
     def _chat(self, body: dict) -> Stream:
         thinking = _options(body, "chat_template_kwargs", "enable_thinking", True)
-        messages = _messages(body.get("messages"))
+        tokenizer = self.tokenizer if thinking else self.silent
+        messages, tools = _messages(body.get("messages")), offered_tools(body)
+        if tools:
+            messages[0] = messages[0] | {"tools": tools}
         length = sum(len(one["content"]) for one in messages)
+        length += sum(len(str(one[key])) for one in messages for key in ("tools", "tool_calls") if key in one)
         self._check_length(length + MOST_OF_TOKEN * len(messages))  # each has a token at least
         try:
-            ids = self._checked((self.tokenizer if thinking else self.silent).prompt(messages))
-        except ValueError as error:
+            if tools:
+                tokenizer.check_tools()
+            ids = self._checked(tokenizer.prompt(messages))
+        except (ValueError, RecursionError) as error:
             raise BadRequest(400, plain(str(error), 500)) from None
         wanted, likely = _field(body, "logprobs", bool, False), _field(body, "top_logprobs", int, 0, 0, MOST_LIKELY)
         if likely and not wanted:
@@ -184,7 +221,8 @@ class Protocol:
         if len(limits) > 1:
             raise BadRequest(400, "max_completion_tokens and max_tokens differ: give one of them")
         most = limits.pop() if limits else self.sampler.max_len
-        return self._sample(ChatReply, body, [ids], most, likely if wanted else None)
+        kind = partial(ChatReply, caller=tokenizer if tools else None)
+        return self._sample(kind, body, [ids], most, likely if wanted else None)
 
     def _ids(self, prompt: Any) -> list[int]:
         """Return the ids of a prompt: a text or a list of ids. Raise BadRequest if there are none or too many."""
@@ -211,7 +249,9 @@ class Protocol:
         limit = f"the maximum context length is {self.sampler.max_len} tokens"
         return BadRequest(400, f"{limit}, and the prompt has {size}")
 
-    def _sample(self, kind: type[Reply], body: dict, prompts: list[list[int]], most: int, likely: int | None) -> Stream:
+    def _sample(
+        self, kind: Callable[..., Reply], body: dict, prompts: list[list[int]], most: int, likely: int | None
+    ) -> Stream:
         """Queue a request for each choice of each prompt; return the reply that they fill."""
         model = self._known(body.get("model", self.base))
         n = _field(body, "n", int, 1, 1, MOST_CHOICES)
@@ -324,3 +364,28 @@ def _messages(given: Any) -> list[dict]:
         return [{key: value for key, value in message(one).items() if key != "loss"} for one in given]
     except ValueError as error:
         raise BadRequest(400, plain(str(error), 500)) from None
+
+
+def offered_tools(body: dict) -> list[dict]:
+    """Return the tools that a chat's reply may call: none with tool_choice=none. Raise BadRequest for tools that are no
+    functions, and for what cannot be ensured, because replies are sampled freely."""
+    try:
+        tools = declared_tools(body.get("tools"))
+    except ValueError as error:
+        raise BadRequest(400, plain(str(error), 500)) from None
+    choice = body.get("tool_choice")
+    if choice not in (None, "none", "auto"):
+        raise BadRequest(400, f"tool_choice={short(choice)} is not supported, only none and auto: no call is forced")
+    for tool in tools:
+        function = tool.get("function")
+        if (
+            tool.get("type") != "function"
+            or not isinstance(function, dict)
+            or not isinstance(function.get("name"), str)
+        ):
+            raise BadRequest(400, f"tools: each needs the type function and a function with a name, not {short(tool)}")
+        if function.get("strict"):
+            raise BadRequest(400, "tools: strict=true is not supported: nothing keeps a call to its schema")
+    if tools and body.get("parallel_tool_calls") is False:
+        raise BadRequest(400, "parallel_tool_calls=false is not supported: a reply may have several calls")
+    return [] if choice == "none" else tools

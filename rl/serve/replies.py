@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from envs.http.exchange import plain
 from envs.serve import Stream
 from models import Tokenizer
+from models.chat.formats import ANSWER
+from models.refusal import Refusal as RefusedByModel
 from rl.serve.sampler import Request
 from rl.serve.text import Text
 
@@ -57,6 +59,7 @@ class Reply:
     """
 
     kind = chunk = "text_completion"  # `object` of a whole reply, and of a part of a streamed one
+    waits = False  # whether a choice is streamed in one part, at its end
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class Reply:
             parts.append(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n\r\n")
             parts += [self._part(choice, "", slice(0, 0), None, first=True) for choice in self.choices]
         for choice in self.choices:
-            if choice.ended:
+            if choice.ended or (self.waits and choice.request.finish not in FINISHED):
                 continue
             text, new, finish = choice.news()
             shows_ids = new.stop > new.start and (self.with_ids or self.likely is not None)
@@ -156,9 +159,40 @@ class Reply:
 
 
 class ChatReply(Reply):
-    """The HTTP reply of /v1/chat/completions."""
+    """The HTTP reply of /v1/chat/completions.
+
+    caller: the tokenizer that wrote the tools of the prompt, and reads calls of them; None without tools.
+    """
 
     kind, chunk = "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, *arguments, caller: Tokenizer | None = None):
+        super().__init__(*arguments)
+        self.caller, self.waits = caller, caller is not None
+
+    def _entry(self, choice: Choice, text: str, new: slice, finish: str | None, first: bool = False) -> dict:
+        entry = super()._entry(choice, text, new, finish, first)
+        if self.caller and finish == "stop" and (called := self._called(choice, text)):
+            entry["delta" if self.streams else "message"] |= called
+            entry["finish_reason"] = "tool_calls"
+        return entry
+
+    def _called(self, choice: Choice, text: str) -> dict:
+        """Return a whole reply's content and calls; {} if it has no calls, a malformed one, or ended at `stop`."""
+        try:
+            said, calls = self.caller.calls(choice.request.sampled)
+        except (RefusedByModel, RecursionError):
+            return {}
+        if not calls or choice.shown < len(choice.reply):
+            return {}
+        thoughts, end, _ = text.rpartition(ANSWER)
+        made = [
+            ({"index": i} if self.streams else {})
+            | {"id": f"call_{os.urandom(12).hex()}", "type": "function"}
+            | {"function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+            for i, call in enumerate(calls)
+        ]
+        return {"content": "\n\n".join(filter(None, (thoughts + end, said))) or None, "tool_calls": made}
 
     def content(self, text: str, first: bool) -> dict:
         if not self.streams:

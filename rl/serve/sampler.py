@@ -32,6 +32,7 @@ from rl.config.refusals import Refusal
 from rl.run import bases
 from rl.serve.text import Text
 
+BASE = "base"  # a name of the base model beside its own, which no adapter may have
 PAUSE = 0.05  # seconds between two calls of `notify` while no reply ends: each costs time that sampling could have
 
 

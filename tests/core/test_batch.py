@@ -8,12 +8,13 @@ import torch
 from test_lora import adapted_model
 
 import lora
-from rl import grpo, ppo, ranks, sft
+from rl import grpo, opd, ppo, ranks, sft
 from rl.batch import (
     _hidden_of_prefixes,
     add_values,
     drop_zero_advantage,
     forward,
+    likeliest,
     make_batch,
     micro_batches,
     optimizer_steps,
@@ -31,6 +32,7 @@ ALGORITHMS = {
     "grpo": (grpo, grpo.Config(kl_coef=0.1)),
     "grpo as published": (grpo, grpo.Config(kl_coef=0.1, divide_by_std=True, aggregation="sequence")),
     "grpo with echo": (grpo, grpo.Config(echo_coef=0.5)),
+    "opd": (opd, opd.Config(privileged=True, top_k=3)),
 }
 
 
@@ -79,6 +81,11 @@ def prepared(name: str, model, critic, episodes, micro_tokens: int):
         with lora.adapters_off(model):
             ref_logprobs_N = policy_logprobs(batch, model, TEMPERATURE, micro_tokens)
         batch = replace(batch, ref_logprobs_N=ref_logprobs_N)
+    if module is opd:
+        with lora.adapters_off(model):
+            grades = likeliest(batch, model, TEMPERATURE, micro_tokens, cfg.top_k, len(model.lm_head.weight))
+        names = "teacher_logprobs_N", "choices_N", "teacher_choices_N"
+        batch = replace(batch, **dict(zip(names, grades, strict=True)))
     return module.advantages(batch, cfg)
 
 
@@ -161,6 +168,29 @@ def test_logprobs_match_each_episode_alone():
         theirs = torch.autograd.grad((weights * torch.stack(theirs)).sum(), parameters, retain_graph=True)
         for a, b in zip(mine, theirs, strict=True):
             torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("micro_tokens", [1, 10**6])
+def test_likeliest_words_and_choices_match_the_full_softmax(micro_tokens):
+    """The last two words of the vocabulary may not be chosen; their probability counts."""
+    model, batch = make_model(), make_batch(EPISODES)
+    words = len(model.lm_head.weight) - 2
+    logprobs_N, ids, values = likeliest(batch, model, TEMPERATURE, micro_tokens, 3, words)
+    rows = [
+        (model(torch.tensor([e.ids_T]))[0] @ model.lm_head.weight.T / TEMPERATURE).log_softmax(-1)[at - 1]
+        for e in batch.episodes
+        for turn in e.turns
+        for at in range(turn.start, turn.stop)
+    ]
+    targets = [i for e in batch.episodes for i, sampled in zip(e.ids_T, e.action_mask_T, strict=True) if sampled]
+    wanted = torch.stack(rows).detach()
+    top = wanted[:, :words].topk(3)
+    assert torch.equal(ids, top.indices)
+    torch.testing.assert_close(values, top.values.float())
+    torch.testing.assert_close(logprobs_N, wanted.gather(1, torch.tensor(targets)[:, None])[:, 0].float())
+    found = forward(replace(batch, choices_N=ids), model, TEMPERATURE).choice_logprobs_N
+    torch.testing.assert_close(found.detach(), top.values)
+    assert found.requires_grad
 
 
 def test_echo_reads_exactly_the_observations():

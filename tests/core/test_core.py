@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rl import core, gigpo, grpo, kl, ppo, reinforce, sft
+from rl import core, gigpo, grpo, kl, opd, ppo, reinforce, sft
 from rl.batch import make_batch, micro_batches, whiten_rewards
 from rl.kl import next_kl_coef
 from rl.records import Batch, Episode, Turn
@@ -48,6 +48,9 @@ def scored(episodes: list[Episode], seed: int = 0, drift: float = 0.3) -> Batch:
         old_logprobs_N=old,
         logprobs_N=(old + draw(N, drift)).requires_grad_(),
         ref_logprobs_N=old + draw(N, 0.3),
+        teacher_logprobs_N=old + draw(N, 0.3),
+        teacher_choices_N=draw(N, 1.0)[:, None].sigmoid().log() - 0.5,
+        choice_logprobs_N=(draw(N, 1.0)[:, None].sigmoid().log() - 0.5).requires_grad_(),
         entropy_N=draw(N, 1.0).abs().requires_grad_(),
         old_values_N=draw(N, 1.0),
         values_N=draw(N, 1.0).requires_grad_(),
@@ -78,6 +81,8 @@ ALGORITHMS = {
     "gigpo": (gigpo, gigpo.Config(divide_by_std=True)),
     "dual clip": (ppo, ppo.Config(dual_clip=1.5, kl_coef=0.1)),
     "kl in the reward": (ppo, ppo.Config(kl_coef=0.1, kl_in="reward", kl_estimator="k1")),
+    "opd": (opd, opd.Config(teacher="x", reward_coef=0.5, group_size=2, gate=2.0, aggregation="turn")),
+    "opd over choices": (opd, opd.Config(teacher="x", top_k=1, gate=2.0)),
     "reinforce": (reinforce, reinforce.Config(entropy_coef=0.01, kl_coef=0.1)),
     "reinforce by token": (reinforce, reinforce.Config(aggregation="token", whiten=True, gamma=0.9)),
     "rloo": (reinforce, reinforce.Config(baseline="leave_one_out", group_size=2, aggregation="sequence")),
@@ -393,7 +398,7 @@ def test_learning_rate_factor(kind, warmup, factors):
 def test_micro_batches_sum_to_the_whole(name):
     module, cfg = ALGORITHMS[name]
     whole = module.advantages(scored(EPISODES), cfg)
-    fields = ("logprobs_N", "entropy_N", "values_N")
+    fields = ("logprobs_N", "entropy_N", "values_N", "choice_logprobs_N")
 
     def total(pieces):
         losses, metrics = zip(*(module.loss(piece, cfg) for piece in pieces), strict=True)
@@ -596,3 +601,19 @@ def test_losses_and_advantages_change_none_of_their_inputs(name):
     module.loss(module.advantages(batch, cfg), cfg)
     for key, (now, before) in tensors.items():
         assert getattr(batch, key) is now and torch.equal(now.detach(), before), key
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_kl_of_choices_is_that_of_all_words_with_the_others_as_one(k):
+    torch.manual_seed(0)
+    ours, theirs = (2 * torch.randn(5, 7, dtype=torch.float64) for _ in range(2))
+    p, q = ours.softmax(-1), theirs.softmax(-1)
+    choices = theirs.topk(k).indices
+    found = core.kl_of_choices(p.log().gather(1, choices), q.log().gather(1, choices))
+    for n in range(5):
+        chosen = choices[n].tolist()
+        parts = [(p[n, v], q[n, v]) for v in chosen]
+        rest = [v for v in range(7) if v not in chosen]
+        parts += [(p[n, rest].sum(), q[n, rest].sum())] if rest else []
+        close(found[n], sum(a * (a / b).log() for a, b in parts))
+    assert (found <= (p * (p / q).log()).sum(-1) + 1e-12).all()

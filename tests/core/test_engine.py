@@ -51,6 +51,14 @@ def test_a_growing_cache_holds_one_layer_twice():
     assert cache.values[0][1, 2, 3].eq(7.0).all() and cache.values[0].count_nonzero() == len(cache.values[0][1, 2, 3])
 
 
+def test_a_cpu_caches_16_bit_numbers_as_attention_reads_them():
+    """In float32, so that no step widens them again; the numbers are those of 16 bits."""
+    model, (k, v) = random_model().to(torch.bfloat16), torch.randn(2, 1, 2, 3, 16).bfloat16()
+    keys, values = KVCache(model, 1).view(slice(0, 1), torch.zeros(1, dtype=torch.long), 3).extend(k, v)
+    assert keys.dtype == values.dtype == torch.float32
+    assert torch.equal(keys[0].mT[:, :3], k[0].float()) and torch.equal(values[0][:, :3], v[0].float())
+
+
 def adapted_model():
     """Return a model with strong adapters on every layer, of widths that the stacked step takes."""
     model = random_model("qwen3", intermediate_size=96)

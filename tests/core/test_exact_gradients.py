@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from rl import gigpo, grpo, ppo, reinforce, sft
+from rl import gigpo, grpo, opd, ppo, reinforce, sft
 from rl.batch import make_batch
 from rl.records import Episode
 
@@ -97,6 +97,7 @@ def expected(process: str, module, cfg, size: int, theta=THETA, sampled_by=THETA
             old_logprobs_N=old,
             logprobs_N=theta.log_softmax(-1)[state, action],
             ref_logprobs_N=ELSEWHERE.log_softmax(-1)[state, action],
+            teacher_logprobs_N=ELSEWHERE.log_softmax(-1)[state, action],
             entropy_N=torch.zeros_like(old),
             old_values_N=values.detach()[state],
             values_N=values[state],
@@ -105,6 +106,10 @@ def expected(process: str, module, cfg, size: int, theta=THETA, sampled_by=THETA
             observation_nll_B=torch.stack([observed(path, theta) for path in paths]),
             **fields,
         )
+        if top_k := getattr(cfg, "top_k", 0):
+            choices_N = ELSEWHERE[state].topk(top_k).indices
+            of_teacher, of_policy = (x.log_softmax(-1)[state].gather(1, choices_N) for x in (ELSEWHERE, theta))
+            batch = replace(batch, choices_N=choices_N, teacher_choices_N=of_teacher, choice_logprobs_N=of_policy)
         batch = module.advantages(batch, cfg)
         if batch.episodes:
             batch = replace(batch, total_tokens=len(batch.episode_N), total_episodes=len(batch.episodes))
@@ -447,3 +452,58 @@ def test_kl_in_the_loss_pulls_towards_the_reference(estimator):
 
     close(found, -slope(objective("free")) + 0.3 * slope(penalty))
     assert estimator == "k1" or slope(penalty).abs().max() > 0.05
+
+
+# ----------------------------------------------------------------------------------------------------- distillation
+
+
+def of_visits(weights, theta) -> torch.Tensor:
+    """Return the sum over states of how often THETA visits one, times sum over actions of pi(action) * weights."""
+    p, q, old = theta.log_softmax(-1), ELSEWHERE.log_softmax(-1), THETA.log_softmax(-1)
+    visits = torch.zeros(3, dtype=torch.float64)
+    for path in PATHS["free"]:
+        for state, _ in path.tokens:
+            visits[state] += path.probability(THETA)
+    return (visits * (p.exp() * weights(p, q, old)).sum(-1)).sum()
+
+
+def taught(**keys) -> opd.Config:
+    return opd.Config(teacher="elsewhere", aggregation="episode", **keys)
+
+
+def test_undiscounted_grades_have_the_gradient_of_kl_of_episodes():
+    found = expected("free", opd, taught(discount=1.0, teacher_coef=0.3), 1)
+    close(found, 0.3 * slope(lambda theta: kl_of_episodes(theta, "free")))
+
+
+@pytest.mark.parametrize("keys", [{}, {"top_k": 1}, {"top_k": 2}], ids=str)
+def test_grades_of_single_tokens_have_the_gradient_of_kl_with_constant_visits(keys):
+    """So has the loss over the teacher's choices: of two words one and the rest are the whole vocabulary."""
+    wanted = slope(lambda theta: of_visits(lambda p, q, old: p - q, theta))
+    close(expected("free", opd, taught(teacher_coef=0.3, **keys), 1), 0.3 * wanted)
+    whole = slope(lambda theta: kl_of_episodes(theta, "free"))
+    assert (whole - wanted).abs().max() > 1e-2, "the documented bias: where a token leads is left out"
+
+
+@pytest.mark.parametrize("keys", [{"discount": 1.0}, {"top_k": 2}], ids=str)
+def test_the_task_s_score_is_added_to_the_grades(keys):
+    """The group's mean, which contains the episode itself, halves its gradient."""
+    both = expected("free", opd, taught(reward_coef=0.7, group_size=2, **keys), 2)
+    close(both - expected("free", opd, taught(**keys), 2), -0.7 / 2 * slope(objective("free")))
+
+
+@pytest.mark.parametrize("top_k", [0, 2])
+def test_a_gate_weighs_what_the_teacher_rejects_less(top_k):
+    """The documented bias: the gate of the sampled token weighs its grade, or the KL of its place."""
+    found = expected("free", opd, taught(gate=5.0, top_k=top_k), 1)
+
+    def of_token(p, q, old):
+        return torch.sigmoid(5 * (q - old)) * (old - q)
+
+    def of_place(p, q, old):
+        share = (old.exp() * torch.sigmoid(5 * (q - old))).sum(-1, keepdim=True)
+        return share * (p - q)
+
+    close(found, slope(lambda theta: of_visits(of_place if top_k else of_token, theta)))
+    plain = expected("free", opd, taught(top_k=top_k), 1)
+    assert (found - plain).abs().max() > 1e-2

@@ -23,8 +23,11 @@ def names(record: dict) -> set[str]:
     return own.union(*map(names, nested))
 
 
+OPD = "algo=opd opd.privileged=true opd.top_k=2 opd.gate=1"
+
+
 @pytest.mark.parametrize(
-    "words", ["algo=sft", "algo=ppo", "algo=grpo grpo.kl_coef=0.1 env=planner", "algo=gigpo gigpo.echo_coef=0.1"]
+    "words", ["algo=sft", "algo=ppo", "algo=grpo grpo.kl_coef=0.1 env=planner", "algo=gigpo gigpo.echo_coef=0.1", OPD]
 )
 def test_every_metric_of_a_run_is_in_the_glossary(words, tmp_path):
     train.main(parse([*words.split(), *SMALL.split(), f"out={tmp_path}/run"], "train.py"))

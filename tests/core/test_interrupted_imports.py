@@ -50,6 +50,12 @@ def test_interrupt_raises_again_after_imports():
         signal.signal(signal.SIGINT, before)
 
 
+def test_windows_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(SystemExit, match=r"this needs Linux.* in WSL"):
+        runpy.run_module("rl.run.early_interrupt")
+
+
 @pytest.mark.parametrize("program, module", [("report", "rl.report.runs"), ("explain", "rl.explain")])
 def test_interrupted_report_ends_with_130(program, module, monkeypatch, tmp_path):
     def stop(*_):

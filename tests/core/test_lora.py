@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from cases import cases
-from conftest import randomize
+from conftest import EXPERTS, randomize
 from torch import nn
 
 import lora
@@ -24,6 +24,10 @@ def raw_config(family: str = "qwen3", **changes) -> dict:
     sizes = dict(vocab_size=67, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
     sizes |= dict(num_key_value_heads=2, head_dim=8, max_position_embeddings=512, rms_norm_eps=1e-6)
     rope = {"rope_theta": 10000.0, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    if family == "olmo3":
+        rope["rope_parameters"] = dict.fromkeys(("full_attention", "sliding_attention"), rope["rope_parameters"])
+    sizes |= {"pad_token_id": None} if family in ("smollm3", "phi3") else {}  # whose default is beyond the vocabulary
+    sizes |= EXPERTS if family == "qwen3_moe" else {}
     return {"model_type": family, **sizes, **rope, "hidden_act": "silu", "tie_word_embeddings": False, **changes}
 
 

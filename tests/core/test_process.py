@@ -240,7 +240,7 @@ def test_the_trial_leaves_the_model_as_it_was(products):
 
 @pytest.mark.parametrize("layers, words", [(28, 1536), (30, 49152), (28, 152064), (1, 100)])
 def test_a_part_has_as_large_a_share_of_the_head_as_of_the_layers(layers, words):
-    sizes = Sizes(layers, 576, 1536, 576, 192, 9, 3, words, True, False, 0, True, "none")
+    sizes = Sizes(layers, 576, 1536, 576, 192, 9, 3, words, True, "", 0, True, False, 0, "none")
     part = speed.random_part(sizes, torch.float32)
     share = part.model.config.num_hidden_layers / layers
     assert len(part.head_VD) == pytest.approx(share * words, abs=speed.WORDS) and part.whole == sizes.weights

@@ -13,7 +13,7 @@ from models.config import parse_config
 from models.export import both_layouts, save_model
 from models.rope import Rope, frequencies, parse_ropes
 
-FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
+FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "granite", "olmo2")
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
 KINDS = {
     "default": {"rope_type": "default"},
@@ -129,6 +129,15 @@ def test_old_and_new_readers_agree_on_saved_settings(kind, family, layout, tmp_p
     ids = torch.randint(97, (2, 96), generator=torch.Generator().manual_seed(0))
     expected = auto.from_pretrained(tmp_path)(ids).logits
     torch.testing.assert_close(model(ids) @ model.lm_head.weight.T, expected, atol=2e-5, rtol=2e-5)
+
+
+def test_scaling_of_olmo3_is_for_layers_without_a_window():
+    """Its published layout has rope_scaling beside rope_theta; merging keeps it."""
+    kinds = ["sliding_attention", "full_attention"]
+    raw = {**SMALL, "model_type": "olmo3", "layer_types": kinds, "rope_theta": 7e4, "rope_scaling": YARN}
+    sliding, full = parse_config(raw).ropes
+    assert sliding == Rope(theta=7e4) and (full.kind, full.theta) == ("yarn", 7e4)
+    assert both_layouts(raw) == raw
 
 
 def test_nested_settings_apply_by_layer_and_stay_nested():

@@ -1,8 +1,9 @@
 """Intervals of success rates against scipy, and against numbers frozen from it for where it is absent."""
 
+import numpy as np
 import pytest
 
-from rl.stats import beta_cdf, beta_quantile, jeffreys
+from rl.stats import DIFFERENCE, beta_cdf, beta_quantile, bootstrap, interval, jeffreys, seeds_interval
 
 PAIRS = [(s, n) for n in (1, 2, 3, 7, 20, 64, 200, 999, 5000) for s in sorted({0, 1, n // 3, n // 2, n - 1, n})]
 FROZEN = {  # scipy.stats.beta.ppf([0.1, 0.9], s + 1/2, n - s + 1/2)
@@ -61,3 +62,23 @@ def test_interval_rises_with_successes_and_narrows():
 def test_impossible_counts_are_refused(successes, trials):
     with pytest.raises(ValueError, match=f"{successes} successes of {trials} trials"):
         jeffreys(successes, trials)
+
+
+def test_equal_seeds_leave_the_interval_over_tasks():
+    values, tasks = [1.0, 0.0, 0.0, 1.0, -1.0, 1.0], list("abcdef")
+    expected = interval(bootstrap(values * 3, DIFFERENCE, tasks=tasks * 3))
+    for seeds in (1, 3):
+        assert seeds_interval([values] * seeds, [tasks] * seeds, DIFFERENCE) == pytest.approx(expected, abs=0.02)
+
+
+def test_an_interval_over_seeds_contains_the_mean_as_often_as_it_says():
+    """Success has a part of the seed's and a part of the task's: over tasks alone the interval would be too narrow."""
+    rng, tasks, hits, narrow = np.random.default_rng(0), [str(n) for n in range(40)], 0, 0
+    for _ in range(150):
+        rates = 0.5 + 0.2 * rng.uniform(-1, 1, (3, 1)) + 0.25 * rng.uniform(-1, 1, (1, 40))
+        values = (rng.uniform(size=(3, 40)) < rates).astype(float)
+        low, high = seeds_interval(values, [tasks] * 3, (0.0, 1.0))
+        hits += low <= 0.5 <= high
+        bottom, top = interval(bootstrap(values.ravel(), (0.0, 1.0), tasks=tasks * 3))
+        narrow += bottom <= 0.5 <= top
+    assert 0.78 <= hits / 150 <= 0.97 and narrow / 150 < 0.7

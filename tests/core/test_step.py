@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import random_model, randomize
-from make_fixtures import YARN
+from make_fixtures import MULTIPLIERS, YARN
 
 import lora
 from models import load_model
@@ -37,6 +37,9 @@ MODELS = {
     "qwen3, window of 70 and yarn in one layer": lambda: random_model(
         "qwen3", **SLIDES, rope_parameters=NESTED, **WIDE
     ),
+    "smollm3, a layer without rotary embedding": lambda: random_model("smollm3", no_rope_layers=[1, 0], **WIDE),
+    "granite, multipliers": lambda: random_model("granite", **MULTIPLIERS, **WIDE),
+    "phi3 with adapters": lambda: adapted("phi3"),
     "llama, as many key heads": lambda: random_model("llama", num_key_value_heads=4, **WIDE),
     "qwen2 with adapters": lambda: adapted("qwen2"),
     "qwen3 with adapters": lambda: adapted("qwen3", r=32),

@@ -105,14 +105,14 @@ def test_a_querys_bits_are_its_own(dtype, window, H, T):
 @pytest.mark.parametrize("rows", ["the front of the cache", "some of its rows"])
 def test_attention_over_a_growing_cache_matches_training_bitwise(rows):
     model = random_model("qwen3", dtype=torch.bfloat16, num_attention_heads=3, num_key_value_heads=1).to(tt.DEVICE)
-    cfg, cache = model.config, KVCache(model, 40)
+    cfg, kv = model.config, KVCache(model, 40)
     H, K, E = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim
     q, k, v, positions_BT = inputs(3, H, K, 72, 72, E, torch.bfloat16)
     full = attend(q, in_blocks(k).mT, in_blocks(v), positions_BT)
     read = slice(0, 3) if rows == "the front of the cache" else torch.tensor([7, 2, 30])
     for start, stop in ((0, 60), (60, 61), (61, 70), (70, 71), (71, 72)):
         new = slice(start, stop)
-        view = cache.view(read, torch.full((3,), start), stop - start).layer(1)
+        view = kv.view(read, torch.full((3,), start), stop - start).layer(1)
         k_UZEL, v_UZLE = view.extend(k[:, :, new], v[:, :, new])
         assert torch.equal(attend(q[:, :, new], k_UZEL, v_UZLE, positions_BT[:, new]), full[:, :, new])
 

@@ -24,6 +24,7 @@ from envs.answers import final_number
 from envs.common import SPLITS, split_of
 from models import load_model
 from rl.config.words import parse
+from rl.evaluate import held_out_tasks
 from rl.judge.adapter_settings import count_tasks
 from rl.run import digests
 
@@ -98,6 +99,23 @@ def test_eval_plays_each_held_out_question(tmp_path):
     cfg = parse(["env=qa", f"qa.data={path}", "qa.match=number"], "eval.py")
     count = sum(split_of(f"qa:{row['question']}") == "val" for row in SUMS)
     assert count_tasks(cfg, "val") == count > 0
+
+
+@pytest.mark.parametrize("order", ["random", "sequential"])
+def test_evaluations_ask_each_question_at_most_once(tmp_path, order):
+    """Draws with replacement would ask some question of a short file several times, and miss others."""
+    path = write(tmp_path / "rows.jsonl", SUMS)
+    cfg = parse(["env=qa", f"qa.data={path}", "qa.match=number", f"order={order}"])
+    count = made(tmp_path, SUMS, match="number").count("val")
+    every, few = held_out_tasks(cfg, 10 * count, 2, "val"), held_out_tasks(cfg, 3, 1, "val")
+    assert [task.seed for task in every[::2]] == [task.seed for task in every[1::2]], "samples of one task"
+    assert sorted(task.seed for task in every[::2]) == list(range(count))
+    assert (order == "sequential") == ([task.seed for task in every[::2]] == list(range(count)))
+    assert [task.seed for task in few] == [task.seed for task in every[:6:2]]
+    assert len({task.key for task in every}) == 2 * count
+    mixed = held_out_tasks(parse(["env=qa,sums", f"qa.data={path}", "qa.match=number"]), 10 * count, 1, "val")
+    asked = [task.seed for task in mixed if task.env == "qa"]
+    assert sorted(asked) == list(range(count)) and len(mixed) > 4 * count
 
 
 def test_own_splits_are_the_files(tmp_path):

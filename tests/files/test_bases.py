@@ -155,3 +155,18 @@ def test_a_trained_adapter_has_the_record(base, tmp_path):
     run_program("train.py", *words, f"out={tmp_path / 'run'}")
     record = json.loads((tmp_path / "run" / "epoch_1" / bases.FILE).read_text())
     assert record == bases.identity(base, "none") and all(record.values())
+
+
+@pytest.mark.parametrize(
+    ("family", "digest"),
+    [
+        ("llama", "842e79bc4f105c7810e5aff376a05b99e93a5d47807144fd122bc899e8bde610"),
+        ("qwen3", "91026c83dabee2d61ef48996bf509b5adf7e1eeee7a55c39f661b462dbdc0a99"),
+    ],
+)
+def test_digest_of_a_config_outlives_new_families(family, digest, tmp_path):
+    """Adapters have it beside them: a setting that only other families have must not change it."""
+    sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    raw = {"model_type": family, "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 5e5, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert bases.config_digest(tmp_path) == digest

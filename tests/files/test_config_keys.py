@@ -8,7 +8,7 @@ from models.config import HARMLESS, ONLY, READ, parse_config
 
 SMALL = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
 SMALL |= {"num_key_value_heads": 2}
-FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
+FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "smollm3", "granite", "olmo2", "olmo3", "phi3", "qwen3_moe")
 VALUES = st.booleans() | st.integers() | st.text(max_size=4) | st.dictionaries(st.text(max_size=2), st.integers())
 
 

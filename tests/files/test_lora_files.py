@@ -304,6 +304,9 @@ def hub_logits(model) -> torch.Tensor:
         ("qwen2", dict(r=2, targets=r".*\.1\.mlp\.(gate|up)_proj")),
         ("llama", dict(r=3, alpha=5, rslora=True, rank_pattern=RANKS, alpha_pattern=ALPHAS)),
         ("qwen3", dict(r=3, rank_pattern=RANKS)),
+        *((family, dict(r=4, alpha=6)) for family in ("smollm3", "granite", "olmo2", "olmo3", "phi3")),
+        ("phi3", dict(r=4, alpha=6, targets="attention")),
+        ("qwen3_moe", dict(r=4, alpha=6, targets="attention")),
     ],
 )
 def test_peft_computes_our_adapter_alike(family, keys, tmp_path):
@@ -329,6 +332,8 @@ def test_peft_computes_our_adapter_alike(family, keys, tmp_path):
         ("qwen3", dict(r=3, use_rslora=True, rank_pattern=RANKS, alpha_pattern=ALPHAS, target_modules="all-linear")),
         ("qwen2", dict(target_modules=["q_proj", "up_proj"], layers_to_transform=[1], layers_pattern="layers")),
         ("qwen3", dict(target_modules="all-linear", exclude_modules=["k_proj", "0.mlp.up_proj"])),
+        *((family, dict(target_modules="all-linear")) for family in ("smollm3", "granite", "olmo3", "phi3")),
+        ("qwen3_moe", dict(target_modules=["q_proj", "o_proj"])),
         *[("llama", dict(init_lora_weights=how)) for how in (False, "gaussian", "orthogonal", "mica")],
     ],
 )
@@ -344,7 +349,7 @@ def test_we_compute_pefts_adapter_alike(family, keys, tmp_path):
     model = tiny_model(family)
     plain = logits(model)
     names = lora.load_adapter(model, tmp_path / "adapter")
-    assert {name.rsplit(".", 1)[-1] for name in names} <= LEAVES
+    assert {name.rsplit(".", 1)[-1] for name in names} <= LEAVES | {"qkv_proj", "gate_up_proj"}
     assert (logits(model) - plain).abs().max() > 0.1
     close(logits(model), hub_logits(theirs), 2e-5)
 

@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 from cases import cases
-from conftest import SMALL, random_model, reference
+from conftest import EXPERTS, SMALL, random_model, reference
 from safetensors.torch import load_file, save_file
 
 from models import load_model
-from models.config import parse_config, read_config
+from models.config import FAMILIES, parse_config, read_config
 from models.engine import Engine
 from models.export import save_model
 from models.refusal import Refusal
@@ -67,10 +67,11 @@ def refused(kind, name, *words):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama", "mistral"])
+@pytest.mark.parametrize("model_type", FAMILIES)
 def test_saved_model_loads_bitwise(tmp_path, model_type, tied):
     model = random_model(model_type, tie_word_embeddings=tied)
-    raw = {**RAW, "model_type": model_type, "tie_word_embeddings": tied}
+    raw = {**RAW, **EXPERTS, "model_type": model_type, "tie_word_embeddings": tied}
+    raw = raw if model_type == "qwen3_moe" else {key: raw[key] for key in raw if key not in EXPERTS}
     save_model(model, tmp_path, raw, torch.float32)
     loaded = load_model(str(tmp_path))
     assert loaded.config == model.config

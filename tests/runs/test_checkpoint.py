@@ -80,14 +80,15 @@ def test_loaded_checkpoint_equals_the_saved_state_bitwise(critic, tmp_path):
     assert_equal(tensors(other), after)
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd"])
-def test_other_optimizers_resume_too(name, tmp_path):
+@pytest.mark.parametrize("words", ["adam", "sgd", "adamw8bit", "muon", "adamw lora.b_rate=4", "muon lora.b_rate=4"])
+def test_other_optimizers_resume_too(words, tmp_path):
     """Includes an optimizer without state."""
     states = [make_state(0, seed=seed, critic=False) for seed in (0, 1)]
     for state in states:
-        cfg = parse([f"optimizer={name}", "lr=0.01", "weight_decay=0.1"])
+        cfg = parse([*f"optimizer={words}".split(), "algo=grpo", "lr=0.01", "weight_decay=0.1"])
         state.optimizer = make_optimizer(state.model, None, cfg)
-        assert type(state.optimizer).__name__.lower() == name and state.optimizer.param_groups[0]["weight_decay"] == 0.1
+        assert type(state.optimizer).__name__.lower() == words.split()[0]
+        assert state.optimizer.param_groups[0]["weight_decay"] == 0.1
     step(states[0])
     load_checkpoint(states[1], save_checkpoint(states[0], tmp_path))
     for state in states:

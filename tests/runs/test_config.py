@@ -86,13 +86,14 @@ def everything() -> dict:
     return found
 
 
-def test_help_explains_every_key_with_its_default(capsys):
+def test_help_explains_every_key_with_its_value(capsys):
+    """For a model that is not the embedded one, the values are the defaults."""
     with pytest.raises(SystemExit) as caught:
-        parse(["lr=1", "--help", "all"])
+        parse(["lr=1", "model=other/model", "--help", "all"])
     text = capsys.readouterr().out
     assert not caught.value.code
     listed = {found[1]: found[2] for found in map(KEY.match, text.splitlines()) if found}
-    defaults = everything()
+    defaults = {**everything(), "lr": 1.0, "model": "other/model"}
     assert set(listed) == set(defaults), "each key has a default and a comment that is not empty"
     for key, shown in listed.items():
         assert shown == arguments.word(defaults[key]), key
@@ -107,13 +108,57 @@ def printed_keys(capsys, program: str, also: type | None, *words: str) -> list[s
     return [found[1] for found in map(KEY.match, capsys.readouterr().out.splitlines()) if found]
 
 
-@pytest.mark.parametrize("algo", fields.ALGORITHMS)
-def test_help_lists_at_most_30_keys_and_the_algorithms(algo, capsys):
-    keys = printed_keys(capsys, "train.py", None, f"algo={algo}", "--help")
-    of_algorithm = arguments.keys_of(group_class(algo), algo)
-    assert keys[-len(of_algorithm) :] == of_algorithm and len(keys) == len(set(keys))
-    assert set(keys[: -len(of_algorithm)]) == fields.EVERYDAY and len(fields.EVERYDAY) <= 30
+def test_help_is_a_short_page(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    text = capsys.readouterr().out
+    keys = [found[1] for found in map(KEY.match, text.splitlines()) if found]
+    assert set(keys) == fields.EVERYDAY and len(keys) == len(set(keys)) and len(text.splitlines()) <= 35
     assert everything().keys() >= fields.EVERYDAY
+
+
+@pytest.mark.parametrize("group", [*fields.ALGORITHMS, "textcraft", "lora"])
+def test_help_of_a_group_lists_its_keys(group, capsys):
+    assert printed_keys(capsys, "train.py", None, "--help", group) == arguments.keys_of(group_class(group), group)
+
+
+def test_help_shows_the_values_that_the_words_give(capsys, recipe):
+    def shown(*words: str) -> dict[str, str]:
+        with pytest.raises(SystemExit) as end:
+            parse(["--help", *words])
+        assert not end.value.code
+        return {m[1]: m[2] for m in map(KEY.match, capsys.readouterr().out.splitlines()) if m}
+
+    default = f"{parse([]).lr}"
+    assert shown("lr") == {"lr": default} == {"lr": shown()["lr"]} and shown("lr", "lr=7") == {"lr": "7.0"}
+    assert shown("lr", "model=other/model") == {"lr": "1e-05"} != {"lr": default}
+    assert shown("ppo", recipe(RECIPE), "model=other/model")["ppo.clip"] == "1.0"
+    assert shown("clip", "grpo.clip=0.4", "ppo.clip=0.1") == {
+        "ppo.clip": "0.1",
+        "grpo.clip": "0.4",
+        "gigpo.clip": "0.2",
+        "opd.clip": "0.2",
+    }
+    assert shown("max_turns=3")["max_turns"] == "3" and shown("textcraft", "max_turns=3")["textcraft.max_turns"] == "3"
+    with pytest.raises(SystemExit):
+        parse(["--help", "lr"])
+    assert "set by recipe embedded; the default is 1e-05" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["pop"], "did you mean ppo?"), (["lr", "epohcs=3"], "did you mean epochs?")]
+)
+def test_help_refuses_what_it_does_not_know(words, said, capsys):
+    assert refused(capsys, "--help", *words).endswith(said)
+
+
+def test_settings_of_another_algorithm_are_refused_by_strict(capsys):
+    words = ["algo=grpo", "ppo.clip=0.1"]
+    assert describe_sources(parse(words)).endswith("\nwithout effect with algo=grpo env=textcraft: ppo.clip=0.1")
+    line = refused(capsys, *words, "strict=true")
+    assert line == "ppo.clip= has no effect with algo=grpo env=textcraft; leave it out"
+    assert parse([*words, "strict=true", "algo=ppo"]).ppo.clip == 0.1
+    assert parse([*words, "strict=true"], "eval.py").strict
 
 
 def test_help_of_eval_lists_its_keys_and_those_that_most_runs_change(capsys):
@@ -146,11 +191,8 @@ def test_a_function_of_one_theme_takes_a_bare_instance_of_it():
 def test_algorithms_have_what_the_loop_reads(name):
     options, needed = group_class(name)(), {*fields.Algorithm.__annotations__}
     needed -= set() if options.critic else {"critic_lr", "critic_hidden", "critic_warmup", "bootstrap"}
-    needed -= (
-        {"kl_coef", "reference_every"}
-        if options.source == "demonstrations"
-        else {"all_tokens", "prompt_column", "answer_column"}
-    )
+    needed -= {"kl_coef", "reference_every"} if type(options).reference is False else set()  # whatever its settings
+    needed -= set() if options.source == "demonstrations" else {"all_tokens", "prompt_column", "answer_column"}
     assert [key for key in needed if not hasattr(options, key)] == []
 
 
@@ -209,7 +251,10 @@ def test_a_copy_of_the_embedded_model_is_the_embedded_model(tmp_path):
 
 def test_start_line_names_each_source_of_a_setting(recipe, tmp_path):
     def sources(*words: str) -> dict[str, dict]:
-        parts = describe_sources(parse([*words])).split("; ")
+        parts = describe_sources(parse([*words])).replace(
+            "\nwithout effect with algo=ppo env=textcraft: ", "; unread: "
+        )
+        parts = parts.split("; ")
         assert parts[0].startswith("algo=ppo env=textcraft model=")
         found = dict(part.split(": ", 1) for part in parts[1:])
         return {name: dict(word.split("=", 1) for word in text.split() if "=" in word) for name, text in found.items()}
@@ -223,7 +268,7 @@ def test_start_line_names_each_source_of_a_setting(recipe, tmp_path):
     assert embedded["ppo.bootstrap"] == "false" and embedded["epochs"] == str(parse([]).epochs)
     assert "lr" not in embedded and not any(key.startswith(("grpo", "sat")) for key in embedded)
     assert found["command line"] == {"ppo.clip": "0.1", "seed": "3"}, "and no key of a group that is not used"
-    assert found["without effect"] == {"sat.n": "9"}
+    assert found["unread"] == {"sat.n": "9"}
     assert "recipe embedded" not in sources(name, f"model={tmp_path}")
 
 

@@ -11,6 +11,7 @@ from conftest import run_program
 from models import load_tokenizer
 from rl.config.arguments import ArgumentError
 from rl.judge import results as judge
+from rl.judge import transcripts
 from rl.records import Episode, Turn
 from rl.report import episodes
 from rl.stats import jeffreys
@@ -169,3 +170,26 @@ def test_eval_compares_with_saved_results(saved, tmp_path):
 def test_comparisons_that_cannot_be_are_one_line(words, line, saved):
     status, out, err = run_program("eval.py", *WORDS, f"against={saved}", *words)
     assert status == 2 and line in err and err.count("\n") == 1 and "success" not in out, (out, err)
+
+
+def test_a_transcript_has_what_was_read_and_written():
+    tokenizer = load_tokenizer("tiny")
+    e = Episode("textcraft", 7, 0, outcome="correct")
+    e.append(tokenizer.prompt([{"role": "user", "content": "Go."}]))
+    e.append_turn(tokenizer.encode("left"), [-0.5] * len(tokenizer.encode("left")), "length")
+    e.append(tokenizer.encode(" a wall\x1b[31m"))
+    e.append_turn(tokenizer.encode("right"), [-0.5] * len(tokenizer.encode("right")), "stop")
+    e.turns[1].reward = 1.0
+    said = transcripts.transcript(e, tokenizer)
+    assert said.startswith("--- textcraft, seed 7: correct, score 1\n") and "Go." in said.split("[turn 1")[0]
+    assert "[turn 1, cut: length] left\n" in said and "a wall\\x1b[31m\n[turn 2] right" in said and "\x1b" not in said
+
+
+@pytest.mark.all_only
+def test_eval_shows_and_keeps_episodes(tmp_path):
+    words = ["eval.py", "n=3", *WORDS, "show=2", f"save_episodes={tmp_path}/played.jsonl"]
+    status, out, _ = run_program(*words)
+    kept = [json.loads(line) for line in (tmp_path / "played.jsonl").read_text().splitlines()]
+    assert status == 0 and out.count("--- textcraft, seed ") == 4 and out.count("[turn 1") == 4
+    assert [(one["policy"], one["temperature"]) for one in kept][3:] == [("base", 0.0)] * 3 and len(kept) == 6
+    assert run_program(*words)[0] == 2, "an earlier file is not overwritten"

@@ -4,18 +4,18 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from conftest import metrics_of, run_program
+from conftest import metrics_of, random_model, run_program
 from test_checkpoint import make_state
 
 import lora
 import train
-from models import load_model
 from rl.config.model_checks import read_targets
 from rl.config.words import parse
 from rl.run import history, retention
 from rl.run.checkpoint import save_checkpoint
 from rl.run.files import append, checkpoints
 from rl.run.run import Run
+from rl.run.watch import Watch
 
 SMALL = ["episodes=8", "batch_size=4", "textcraft.max_turns=1", "max_new_tokens=4", "threads=1", "ranks=1", "lora.r=4"]
 
@@ -84,7 +84,7 @@ def test_all_epochs_stay_without_a_limit(tmp_path):
 @pytest.mark.parametrize("patience, words", [(1, "1 evaluation was"), (2, "2 evaluations were")])
 def test_last_line_counts_the_evaluations_of_patience(patience, words, tmp_path):
     state = make_state(critic=False)
-    cfg = SimpleNamespace(patience=patience, epochs=9, max_steps=0)
+    cfg = SimpleNamespace(patience=patience, epochs=9, max_steps=0, max_sampled_tokens=0)
     assert f"; stopped early: {words} no better (patience=0 goes on)" in Run(tmp_path, cfg).last_line(state)
 
 
@@ -107,7 +107,8 @@ def test_run_stops_early_and_goes_on_without_patience(tmp_path, capsys):
 
 
 def test_last_line_says_when_training_gained_nothing(tmp_path):
-    state, cfg = SimpleNamespace(epoch=2, step=2), SimpleNamespace(epochs=2, max_steps=0, patience=0)
+    state = SimpleNamespace(epoch=2, step=2, watch=Watch())
+    cfg = SimpleNamespace(epochs=2, max_steps=0, max_sampled_tokens=0, patience=0)
     said = {"0.5": "before training it was better, 50.0%", "0.25": "before training it was the same, 25.0%", "0.1": ""}
     for before in said:
         evals = [
@@ -145,9 +146,12 @@ def test_resume_from_a_run_takes_its_best_epoch(tmp_path, capsys):
         assert f"{word} has no effect beside resume_from=, whose adapter has {has}" in err
 
 
-@pytest.mark.parametrize("targets", ["all-linear", "attention", "q_proj,v_proj"])
-def test_targets_beside_an_adapter_may_be_the_words_that_it_was_made_with(targets, tmp_path):
-    model = load_model("tiny")
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [*((f, t) for f in ("qwen2", "phi3") for t in ("all-linear", "attention")), ("qwen2", "q_proj,v_proj")],
+)
+def test_targets_beside_an_adapter_may_be_the_words_that_it_was_made_with(family, targets, tmp_path):
+    model = random_model(family)
     lora.inject(model, r=4, alpha=8, targets=read_targets(targets, model))
     lora.save_adapter(model, tmp_path / "epoch_1", "tiny")
     assert parse([f"resume_from={tmp_path}/epoch_1", f"lora.targets={targets}"]).resume_from

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from models import load_model, load_tokenizer
 from rl.config.words import parse
 from rl.report import progress
 from rl.rollout import rollout
+from rl.run.log import epoch_line
 from rl.tasks import make_tasks
 
 
@@ -43,12 +45,11 @@ def test_another_run_in_the_same_process_starts_anew():
     assert progress.run_left(20.0) == "", "as many epochs are left as at the first run's start"
 
 
-def test_the_line_says_how_the_episodes_go():
+def test_the_line_shows_no_success_of_the_quick_episodes():
     own = [make_episode("one two", 1.0), make_episode("one two three", -0.5), make_episode("left out")]
-    own[2].infrastructure_failed = True
-    tokens = sum(turn.stop - turn.start for e in own[:2] for turn in e.turns)
-    line = progress.described(own, progress.time.time() - 2)
-    assert line.startswith(f"success 50%  reward 0.25  {tokens / 2:,.0f} tokens/s") and progress.described([], 0) == ""
+    tokens = sum(turn.stop - turn.start for e in own for turn in e.turns)
+    assert progress.described(own, progress.time.time() - 2) == f"{tokens / 2:,.0f} tokens/s"
+    assert progress.described([], 0) == ""
 
 
 class Clock:
@@ -124,10 +125,24 @@ def test_nothing_is_written_without_a_terminal(out, err, monkeypatch):
         progress.finished(bar, [make_episode("one")])
     written = sys.stderr.getvalue()
     if out is err is Terminal:
-        assert "epoch 1 episodes 1/2" in written and "success 100%  reward 1.00" in written
+        assert "epoch 1 episodes 1/2" in written and "tokens/s" in written and "success" not in written
     else:
         assert written == ""
 
 
 def test_a_bar_that_is_off_counts_nothing():
     progress.finished(tqdm(disable=True), [make_episode("one")])
+
+
+def test_an_epochs_line_fits_80_columns():
+    stats = {"epoch": 148, "reward_mean": -12.34, "accuracy": 0.906, "loss": -0.01444, "approx_kl": 2.65e-05}
+    stats |= {"left_out": 0, "cut_by_length": 0, "sampled_tokens": 49140, "seconds": 3605.7, "sampler_gap": 0.0}
+    cfg = parse(["algo=ppo", "epochs=200"])
+    line = epoch_line(stats, cfg)
+    assert line == "epoch 148/200  success 90.6%  reward -12.34  loss -0.0144  kl 2.7e-05  3605.7 s"
+    crowded = epoch_line({**stats, "left_out": 12, "cut_by_length": 34}, cfg)
+    assert "  12 left out" in crowded and crowded.endswith("  3605.7 s") and len(crowded) <= 80
+    everything = epoch_line(stats, replace(cfg, log="debug"))
+    assert "  49140 tokens  sampler_gap 0  3605.7 s" in everything and everything.startswith(line[:60])
+    expert = epoch_line({**stats, "accuracy": 1.0, "reward_mean": 1.0, "approx_kl": None}, parse(["algo=sft"]))
+    assert "  loss -0.0144  the expert's success 100.0%" in expert and "reward" not in expert

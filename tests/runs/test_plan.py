@@ -17,6 +17,7 @@ from benchmarks import sides
 from benchmarks.sides import SHAPES
 from envs.requests import Request
 from models import load_model, load_tokenizer
+from models.cache import KVCache
 from models.config import parse_config, read_config
 from models.cpu import memory as cpu_memory
 from models.cpu import packed, speed
@@ -45,6 +46,14 @@ WIDE = ["micro_tokens=512", "max_len=256", "rollout_batch_size=16", "dtype=float
 LARGER = ["micro_tokens=256", "max_len=64", "rollout_batch_size=8", "dtype=bfloat16"]
 PLAIN = ["products=plain"]
 CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermediate_size": 2048}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_planned_cache_is_the_engines(dtype):
+    cfg = parse([*SMALL, f"dtype={dtype}", "device=cpu"])
+    model = load_model("tiny").to(getattr(torch, dtype))
+    held = KVCache(model, peaks.sampled_together(cfg), cfg.max_len)
+    assert sum(x.nbytes for x in (*held.keys, *held.values)) == peaks.cache(sizes_of(model.config), cfg)
 
 
 @pytest.mark.parametrize(

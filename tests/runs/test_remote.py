@@ -15,8 +15,7 @@ from models import load_model, load_tokenizer
 from rl.base_model import Base
 from rl.config.arguments import ArgumentError
 from rl.config.words import parse
-from rl.evaluate import evaluate, judged
-from rl.judge.results import make_eval_tasks
+from rl.evaluate import evaluate, held_out_tasks, judged, task_numbers
 from rl.remote import client, evaluation
 from rl.tasks import make_tasks
 
@@ -92,9 +91,10 @@ def test_remote_evaluation_equals_the_local_one(env, n, here):
     model, tokenizer, server = here
     worker = ["planner.worker=model", "planner.similarity=embeddings"]
     cfg = replace(parse([*WORDS, f"env={env}", *worker]), model="base")
-    there = evaluation.play_all(server, "mine", cfg, 0.0, make_eval_tasks(cfg, "val", n, 1))
+    there = evaluation.play_all(server, "mine", cfg, 0.0, held_out_tasks(cfg, n, 1, "val"))
     won = {"successes": [episode.success for episode in there]}
-    assert [judged(there, 0.0, "val") | won] == list(evaluate(model, tokenizer, cfg, (0.0,), "val", n))
+    remote = judged(there, 0.0, "val") | won | task_numbers(there)
+    assert [remote] == list(evaluate(model, tokenizer, cfg, (0.0,), "val", n))
     models = {body["model"] for path, body in Handler.asked if path == "/v1/chat/completions"}
     assert models == ({"mine", "base"} if env == "planner" else {"mine"})  # the worker is the base
 
@@ -148,7 +148,7 @@ def spoken(text="x", tokens=3, finish="stop", **message) -> dict:
     ],
 )
 def test_an_odd_answer_leaves_its_episode_out(status, body, said, here, capsys):
-    cfg, tasks = first_task()[0], make_eval_tasks(first_task()[0], "val", 6, 1)
+    cfg, tasks = first_task()[0], held_out_tasks(first_task()[0], 6, 1, "val")
     Handler.failures = [(status, body)]
     played = evaluation.play_all(here[2], "mine", replace(cfg, rollout_batch_size=1), 0.0, tasks)
     assert [episode.infrastructure_failed for episode in played] == [True] + [False] * 5
@@ -157,7 +157,7 @@ def test_an_odd_answer_leaves_its_episode_out(status, body, said, here, capsys):
 
 
 def test_an_evaluation_ends_if_most_episodes_fail(here, capsys):
-    cfg, tasks = first_task()[0], make_eval_tasks(first_task()[0], "val", 40, 1)
+    cfg, tasks = first_task()[0], held_out_tasks(first_task()[0], 40, 1, "val")
     Handler.failures = [(400, {"error": "filtered"})] * 40
     with pytest.raises(ValueError, match="all 20 episodes that were tried failed"):
         evaluation.play_all(client.Server(here[2].url), "mine", replace(cfg, rollout_batch_size=1), 0.0, tasks)
@@ -232,7 +232,7 @@ def test_an_environment_that_raises_leaves_its_episode_out(call, here, monkeypat
 
     monkeypatch.setattr(textcraft.Env, call, once)
     cfg = replace(first_task()[0], rollout_batch_size=1)
-    played = evaluation.play_all(here[2], "mine", cfg, 0.0, make_eval_tasks(cfg, "val", 4, 1))
+    played = evaluation.play_all(here[2], "mine", cfg, 0.0, held_out_tasks(cfg, 4, 1, "val"))
     assert [episode.infrastructure_failed for episode in played] == [True] + [False] * 3
     assert "textcraft raised ValueError: Exceeds the limit" in capsys.readouterr().err
 

@@ -8,18 +8,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from test_ranks import played
 from test_rl_serve import serving
 
 import train
 from envs.serve import Stream
 from models.random import fold_all
-from rl.batch import make_batch
 from rl.config.words import parse
-from rl.records import Episode, Turn
 from rl.remote import client as openai_client
-from rl.remote import off_policy, sampler
+from rl.remote import sampler
 
 pytestmark = pytest.mark.all_only
 
@@ -79,6 +76,14 @@ def test_episodes_and_updates_are_those_of_sampling_in_process(local, server, tm
         assert (tmp_path / "run" / name).read_bytes() == (local / name).read_bytes(), name
     assert [(r["remote_gap"], r["remote_weight_mean"]) for r in metrics(tmp_path / "run")] == [(0.0, 1.0)] * 2
     assert len(server.sampler.adapters) == 1 and len(list((tmp_path / "run/sampler").iterdir())) == 1
+
+
+def test_replies_in_two_parts_and_histories_are_those_of_sampling_in_process(server, tmp_path):
+    words = ["history=template", "max_thinking_tokens=4", "epochs=1", "eval_episodes=0"]
+    run(tmp_path / "local", *words)
+    run(tmp_path / "run", server.words, *words)
+    episodes = (tmp_path / "local/episodes.jsonl").read_bytes()
+    assert (tmp_path / "run/episodes.jsonl").read_bytes() == episodes and b'"kept"' in episodes
 
 
 def no_answer(_said):
@@ -283,18 +288,6 @@ def test_sampling_ahead_ends_with_the_run(server, tmp_path, monkeypatch):
     began = time.monotonic()
     wait(sampling, timeout=30)
     assert isinstance(sampling[0].exception(), ValueError) and time.monotonic() - began < 3
-
-
-def test_weights_are_truncated_ratios_and_scale_advantages():
-    episode = Episode("textcraft", 0, 0, [1, 2, 3, 4], [0, 1, 1, 1], [0.0, -1.0, -2.0, -3.0])
-    episode.turns = [Turn(1, 4, 1.0, "stop")]
-    batch = make_batch([episode])
-    own_N = torch.tensor([-1.0, -1.5, -1.0])
-    batch.old_logprobs_N, batch.advantages_N = own_N, torch.tensor([1.0, -2.0, 3.0])
-    found = off_policy.weighted(batch, clip=2.0)
-    weights = [1.0, torch.tensor(0.5).exp().item(), 2.0]
-    assert found.advantages_N.tolist() == pytest.approx([1.0, -2 * weights[1], 6.0])
-    assert found.metrics["remote_clipped"] == pytest.approx(1 / 3)
 
 
 def test_a_server_that_cannot_serve_the_run_is_said_at_once(tmp_path):

@@ -20,14 +20,14 @@ from hostile import modest
 
 import train
 from models import load_tokenizer
-from rl import stats
+from rl import evaluate, stats
 from rl.batch import forward, make_batch
 from rl.config.arguments import ArgumentError
 from rl.config.words import parse
 from rl.records import Episode
 from rl.report import episodes as look
 from rl.report import page, picture, runs
-from rl.run import replay
+from rl.run import history, replay
 
 TOKENIZER = load_tokenizer("tiny")
 HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> ]]> 工具😀\u2028"
@@ -195,8 +195,12 @@ def test_the_interval_of_grouped_episodes_counts_tasks():
     """Eight equal samples of each of two tasks say no more than two samples."""
     alone = [make_episode("a", float(i % 2), group=i) for i in range(16)]
     grouped = [make_episode("a", float(i % 2), group=i % 2) for i in range(16)]
-    widths = [b["success"][2] - b["success"][1] for b in map(look._bands, (alone, grouped))]
-    assert widths[1] > 1.5 * widths[0]
+    again = [make_episode("a", float(i % 2), group=i) for i in range(16)]
+    for i, episode in enumerate(again):  # two tasks that were drawn eight times each
+        episode.task = str(i % 2)
+    for key in ("success", "score"):
+        widths = [b[key][2] - b[key][1] for b in map(look._bands, (alone, grouped, again))]
+        assert widths[1] > 1.5 * widths[0] and widths[2] == widths[1]
 
 
 def test_numbers_that_are_not_finite_leave_the_page_whole(tmp_path):
@@ -314,6 +318,42 @@ def test_runs_side_by_side_have_their_paired_difference(tmp_path, capsys):
     assert "successes" not in (tmp_path / "both.html").read_text()
 
 
+def test_paired_difference_of_runs_draws_whole_tasks(tmp_path):
+    """The same successes say less of ten tasks asked four times than of forty."""
+    won, lost = [True] * 24 + [False] * 16, [False] * 40
+    widths = []
+    for numbers in ([], [place // 4 for place in range(40)]):
+        folders = [tmp_path / f"{len(numbers)}-{name}" for name in ("first", "second")]
+        for folder, successes in zip(folders, (lost, won), strict=True):
+            write_evaluations(folder, {2: successes})
+            lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            for line in (line for line in lines if numbers and "eval" in line):
+                line["eval"]["task_numbers"] = numbers
+            (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        said, _ = runs.paired_differences(folders)
+        low, high = map(float, re.search(r"interval \+([\d.]+)% to \+([\d.]+)%", said).groups())
+        widths.append(high - low)
+    assert "the same 40 episodes of 10 tasks: better" in said and widths[1] > 1.5 * widths[0]
+
+
+def test_an_evaluation_numbers_the_tasks_of_its_episodes():
+    same = [make_episode("a", group=group) for group in range(3)]
+    assert evaluate.task_numbers(same) == {}
+    for episode, task in zip(same, "aba", strict=True):
+        episode.task = task
+    assert evaluate.task_numbers(same) == {"task_numbers": [0, 1, 0]}
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
+def test_the_page_rounds_as_the_programs_print():
+    source = re.search(r"const fixed = .*?\n  };", page.asset("page.js"), re.S)[0]
+    rates = [count / 400 for count in range(401)] + [count / 30 for count in range(31)]
+    script = f"{source}\nprint = (x) => `${{fixed(100 * x, 1)}}% ${{fixed(100 * x, 0)}}`;"
+    script += f"console.log(JSON.stringify({rates}.map(print)))"
+    done = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [f"{rate:.1%} {100 * rate:.0f}" for rate in rates]
+
+
 def test_runs_of_other_tasks_are_not_compared(tmp_path, run):
     first = write_evaluations(tmp_path / "first", {2: [True, False]})
     other = write_evaluations(tmp_path / "other", {2: [True, False]}, difficulty="1")
@@ -326,7 +366,7 @@ def test_runs_of_other_tasks_are_not_compared(tmp_path, run):
     assert line == "none against first: no evaluation of both has the success of each task"
     shutil.copytree(run, tmp_path / "copy")
     for line, kind in zip(runs.paired_differences([run, tmp_path / "copy"]), ("sampled", "greedy"), strict=True):
-        assert f"{kind}, the same 2 tasks: no difference shown; success +0.0%" in line
+        assert re.search(rf"{kind}, the same 2 (episodes of 1 )?tasks: no difference shown; success \+0.0%", line)
 
 
 @pytest.mark.parametrize("evaluated", [True, False], ids=["evaluated", "not_evaluated"])
@@ -357,6 +397,15 @@ def test_best_numbers_are_of_trained_epochs():
     records += [{"epoch": epoch, "eval_loss": loss} for epoch, loss in enumerate((0.1, 0.3, 0.2))]
     _, before, sampled, _, loss, _ = runs.best({"epochs": 2}, records)
     assert before == "90.0%" and sampled.startswith("60.0%") and "epoch 2" in sampled and loss == "0.2000 (2)"
+    assert history.best_epochs(records) == {"sampled": 2, "greedy": None, "loss": 2}
+
+
+def test_the_table_of_runs_may_be_pasted_as_markdown():
+    row = ["runs/x", "ppo", "sat", "tiny", "2 of 2", "50.0%", "60.0% (50 to 70, epoch 2)", "", "", "0.5"]
+    head, line, first = runs.table([row], markdown=True)
+    assert head == "| run | algo | env | model | epochs | before | best sampled | reward |"
+    assert line == f"|{' --- |' * 8}"
+    assert first == "| runs/x | ppo | sat | tiny | 2 of 2 | 50.0% | 60.0% (50 to 70, epoch 2) | 0.5 |"
 
 
 @pytest.mark.parametrize(("algo", "reward"), [("sft", ""), ("grpo", "0.700")])

@@ -1,5 +1,6 @@
 """The terminal chat: commands, what a conversation remembers, and how a reply is stopped."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 
 from models import load_tokenizer
 from rl import chat
-from rl.serve.loading import ModelKeys, load
+from rl.serve.loading import ModelKeys, best_of_runs, load
 
 pytestmark = pytest.mark.all_only
 
@@ -85,3 +86,19 @@ def test_an_interrupt_stops_the_reply_alone():
         shown += os.read(process.stdout.fileno(), 1000).decode()
     out, errors = process.communicate("/undo\n/quit\n", timeout=60)
     assert "taken back: 0 before it" in out and process.returncode == 0 and not errors, (out, errors)
+
+
+def test_a_runs_folder_means_its_best_epoch(tmp_path, capsys):
+    """In rl.chat and rl.serve. Its name stays the folder's; other words stay as they are."""
+    run = tmp_path / "x"
+    for epoch in (2, 4):
+        (run / f"epoch_{epoch}").mkdir(parents=True)
+        (run / f"epoch_{epoch}" / "adapter_config.json").write_text("{}")
+    evaluated = [
+        {"epoch": epoch, "eval": {"temperature": 1.0, "success": share}} for epoch, share in ((2, 0.5), (4, 0.4))
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in evaluated))
+    words = [f"adapter={run},b={run / 'epoch_4'}", "max_len=9"]
+    assert best_of_runs(words) == [f"adapter={run}={run / 'epoch_2'},b={run / 'epoch_4'}", "max_len=9"]
+    assert "epoch_2 is the best of 2 evaluated epochs" in capsys.readouterr().out
+    assert best_of_runs(["--help", f"adapter={run / 'epoch_4'}"]) == ["--help", f"adapter={run / 'epoch_4'}"]

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,6 +30,7 @@ from models import CausalLM, load_model, load_tokenizer
 from models.engine import Engine
 from models.random import fold_all
 from models.weights import TINY
+from rl.config.refusals import Refusal
 from rl.serve import __main__ as program
 from rl.serve import protocol
 from rl.serve.sampler import Request, Rows
@@ -382,6 +385,29 @@ def test_a_failure_ends_the_requests_under_way_and_no_others(server, monkeypatch
     assert choices(server, **PROMPT)
 
 
+def test_the_page_needs_no_key_and_may_load_nothing():
+    """It comes to names of this machine alone, and its script asks the server that sent it."""
+    with serving("key=secret-key") as server:
+        page, models = send(server, "/?x=1"), send(server, "/v1/models")
+        assert page.status == 200 and models.status == 401
+        text, policy = page.read().decode(), page.headers["Content-Security-Policy"]
+        assert page.headers["Content-Type"] == "text/html; charset=utf-8" and "/v1/chat/completions" in text
+        assert "default-src 'none'" in policy and "connect-src 'self'" in policy
+        assert "http:" not in text and "https:" not in text and "innerHTML" not in text
+        status, said = ask(server, "/", headers={"Host": "example.com"})
+        assert status == 403 and "not a name of this server" in said["error"]["message"]
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium on this machine")
+def test_the_page_talks_in_a_browser(server):
+    """Its console is empty, and the names of the server's models are in it."""
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom"]
+    place = "http://{}:{}/".format(*server.server_address)
+    done = subprocess.run(["chromium", *words, "--enable-logging=stderr", place], capture_output=True, text=True)
+    assert "CONSOLE" not in done.stderr, done.stderr
+    assert all(f">{name}</option>" in done.stdout for name in ("tiny", "one", "two.5"))
+
+
 def test_a_key_is_asked_for():
     with serving("key=secret-key") as server:
         assert ask(server, "/v1/models")[0] == 401
@@ -439,3 +465,14 @@ def test_seeds_that_follow_each_other_have_different_numbers():
         [state] = protocol.random_states(seed, None, 1)
         draws += unit(fold(torch.tensor(state), torch.arange(50))).tolist()
     assert len(set(draws)) == 1000 and abs(sum(draws) / 1000 - 0.5) < 0.04
+
+
+def test_the_base_model_is_also_named_base(folders):
+    """As in eval.py and rl.chat, so that a client need not know what the server serves."""
+    spoken = protocol.Protocol(SimpleNamespace(adapters={"mine": None}, tokenizer=None), "tiny", None, True)
+    assert [spoken._known(name) for name in ("base", "tiny", "mine")] == ["tiny", "tiny", "mine"]
+    with pytest.raises(BadRequest, match="must be a new name"):
+        spoken._load({"lora_name": "base", "lora_path": "x"})
+    keys, _ = program.parse([f"adapter=base={folders['one']}"])
+    with pytest.raises(Refusal, match="adapter=base: the base model has this name"):
+        program.load(keys, 1, 1)

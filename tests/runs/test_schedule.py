@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from conftest import run_program
@@ -9,6 +10,8 @@ from conftest import run_program
 from rl.config.arguments import ArgumentError
 from rl.config.checks import check_schedule
 from rl.config.words import parse
+from rl.report import progress
+from rl.run.resume import schedule_change
 
 WORDS = ["algo=sft", "episodes=4", "batch_size=2", "eval_episodes=0", "ranks=1", "lr=1e-3", "save_every=1"]
 
@@ -59,6 +62,22 @@ def test_another_number_of_steps_is_said_too(word, run):
 def test_a_constant_rate_says_nothing(tmp_path):
     assert run_program("train.py", *WORDS, "schedule=constant", "epochs=1", f"out={tmp_path / 'run'}")[0] == 0
     assert "now ends after" not in resumed(tmp_path / "run", "epochs=2")
+
+
+def test_a_budget_of_tokens_ends_the_run_and_the_decay(tmp_path):
+    """The run ends with the first epoch past the budget; the rate falls by the tokens of the epochs before."""
+    out, words = tmp_path / "run", [*WORDS, "schedule=linear", "min_lr_ratio=0", "epochs=99"]
+    progress.ended.clear()
+    assert run_program("train.py", *words, "max_sampled_tokens=300", f"out={out}")[0] == 0
+    assert not progress.ended, "of how many epochs are left nothing is known"
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    tokens = [line["sampled_tokens"] for line in lines if "lr" in line]
+    assert sum(tokens[:-1]) < 300 <= sum(tokens) and len(tokens) > 2
+    assert rates(out) == pytest.approx([1e-3 * (1 - sum(tokens[:epoch]) / 300) for epoch in range(len(tokens))])
+    again, _, said = run_program("train.py", *words, "max_sampled_tokens=300", f"out={out}")
+    assert again and "this run has finished" in said
+    longer, saved = parse([*words, "max_sampled_tokens=400"]), json.loads((out / "config.json").read_text())
+    assert "by max_sampled_tokens=400, not 300" in schedule_change(SimpleNamespace(step=len(tokens)), longer, saved)
 
 
 @pytest.mark.parametrize("span", ["4", "4-", "4-4", "5-4", "a-b", "-1-4", "0-99999999999"])

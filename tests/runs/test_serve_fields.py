@@ -21,7 +21,7 @@ ASKED = {  # what clients of other servers send, with a value that would change 
     **{"prompt_logprobs": 1, "truncate_prompt_tokens": 4, "length_penalty": 2.0, "use_beam_search": True},
     **{"typical_p": 0.5, "chat_template": "{{ x }}", "reasoning_effort": "low", "logits_processors": ["f"]},
     **{"thinking": {"type": "enabled"}, "frobnicate": 1, "repetition_penalty": 1.1, "min_p": 0.1, "best_of": 2},
-    **{"add_special_tokens": True, "suffix": "x", "echo": True, "tools": [{}]},
+    **{"add_special_tokens": True, "suffix": "x", "echo": True, "functions": [{}]},
     **{"response_format": {"type": "json_object"}, "logit_bias": {"5": 1}, "presence_penalty": True},
 }
 
@@ -33,6 +33,13 @@ def test_a_field_that_would_change_the_reply_is_refused(name, path):
         check_fields(path, {name: ASKED[name]})
     assert caught.value.args[0] == 400
     check_fields(path, {name: None})  # null is a field's absence
+
+
+@pytest.mark.parametrize(("name", "value"), [("tools", [{}]), ("tool_choice", "required")])
+def test_tools_of_a_completion_are_refused(name, value):
+    """Of a chat they are read (tests/runs/test_serve_tools.py)."""
+    with pytest.raises(BadRequest, match=f"{name}=.* is not supported"):
+        check_fields(COMPLETIONS, {name: value})
 
 
 @pytest.mark.parametrize("path", READ)

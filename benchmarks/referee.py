@@ -1,0 +1,384 @@
+"""Compare algorithms: the same held-out tasks, the same start and the same budget of sampled tokens for each.
+
+    python -m benchmarks.referee algos=ppo,ppo-token,grpo,gigpo envs=textcraft,sat seeds=3 out=referee.json
+    python -m benchmarks.referee tune=lr ranks=1 threads=1      all, each at its best rate; other words are train.py's
+    python -m benchmarks.referee table=referee.json             print the tables of a file again; out= draws too
+
+Every command is printed before it runs, and the same words go on after an interruption. Two programs may share runs= if
+their envs= differ; a third with all of envs= makes the tables.
+
+Rules. What is equal for all algorithms of an environment:
+
+    panel     n tasks of split=test, the same for every run and seed, played sampled and greedily; what a recipe says of
+              turns, replies or rewards gives way to the environment's settings. The table counts distinct tasks
+    start     the base; where it solves less than 10 % of the panel, an SFT adapter, made once for each seed
+    budget    tokens= sampled tokens. A run ends with the first epoch that reaches it, and its rate decays up to there
+    judged    the last epoch of each seed, never the best one. If a run fails, its algorithm has the reason, no number
+
+May be tuned: the rate, by tune=lr. Each algorithm has three values, its own rate times rates=. Each is tried once with
+the whole budget and a seed of its own, and judged by sampled success on n tasks of split=train. May not: anything else
+for one algorithm alone. ALGOS has the settings as published, which train.py's words change for all.
+
+Differences are paired by seed and task. Their 80 % intervals are for other tasks and other seeds (rl/stats.py,
+`seeds_interval`).
+"""
+
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+import torch
+
+from benchmarks import common
+from benchmarks.learning import ENVS
+from examples import pipeline
+from examples.pipeline import as_words
+from lora.peft_files import is_adapter
+from rl import stats
+from rl.config import arguments, checks, program
+from rl.config.arguments import ArgumentError, Positive
+from rl.config.refusals import Refusal, hint
+from rl.config.words import resolve
+from rl.judge import results as judge
+from rl.judge.adapter_settings import what_is_played
+from rl.report import picture
+from rl.run import exits, history
+from rl.run.files import checkpoints, read_json, write_text
+
+NAME, ROOT = "benchmarks.referee", Path(__file__).parents[1]
+ALGOS = {
+    "ppo": "algo=ppo",
+    "ppo-token": "algo=ppo ppo.level=token",
+    "grpo": "algo=grpo",
+    **{name: f"recipe={name}" for name in ("dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce", "gigpo", "maxrl")},
+}
+USUAL = "epochs=10000 eval_episodes=0 save_total_limit=2"  # of every run; words of the command line win
+OURS = ("algo", "recipe", "env", "seed", "max_sampled_tokens", "data", "rollouts", "resume", "resume_from")
+LEAST = 0.1  # success of the base from which no SFT is needed
+TUNING_SEED = 1000  # of the runs that tune a rate, which are not compared
+
+
+@dataclass(frozen=True)
+class Keys:
+    algos: str = ",".join(ALGOS)  # algorithms by comma; others are compared with the start and with the first
+    envs: str = "textcraft,sciworld,sat"  # environments by comma
+    seeds: Positive[int] = 3  # seeds 0, 1, ... of each algorithm
+    tokens: Positive[int] = 300_000  # budget of a run, in sampled tokens
+    n: Positive[int] = 200  # tasks of the panel
+    sft: str = "epochs=8"  # words of train.py for SFT, where the base is weak
+    tune: Literal["none", "lr"] = "none"  # lr: try three rates for each algorithm and environment first
+    rates: str = "0.3,1,3"  # tune=lr: factors on the algorithm's own rate
+    runs: str = "runs/referee"  # folder of the runs, one folder for each environment
+    out: str = ""  # also write the JSON to this file, and beside it the tables as .md and a picture of each environment
+    table: str = ""  # run nothing, and print the tables of this JSON file
+
+    def __post_init__(self) -> None:
+        for key, known in (("algos", ALGOS), ("envs", ENVS)):
+            names = self.names(key)
+            for name in names:
+                if name not in known:
+                    raise Refusal(f"{key}: no {name!r}; choose from: {', '.join(known)}{hint(name, known)}")
+                if names.count(name) > 1:
+                    raise Refusal(f"{key}: {name} is named twice")
+        for factor in self.names("rates"):
+            arguments.convert("rates", factor, Positive[float])
+        if len(set(self.names("rates"))) != 3:
+            raise Refusal(f"rates={self.rates}: three different factors, the same for each algorithm")
+
+    def names(self, key: str) -> list[str]:
+        return [name.strip() for name in getattr(self, key).split(",")]
+
+
+class Failed(Exception):
+    """A command ended with another status than 0; the message is its last line."""
+
+
+def main(words: list[str]) -> None:
+    """Run what is not done, and print the tables. Exit with 1 if a run has failed."""
+    if arguments.wants_help(words):
+        program.parse(words, NAME, Keys, about=__doc__)
+    with exits.exits_cleanly(NAME):
+        keys, given = read(words)
+        record = read_json(Path(keys.table)) if keys.table else compare(keys, given)
+        report(record, keys.out)
+        for row in record["rows"] if keys.out else ():
+            write_text(Path(f"{keys.out.removesuffix('.json')}-{row['env']}.svg"), drawn(row))
+    if any("failed" in policy for row in record["rows"] for policy in row["policies"].values()):
+        raise SystemExit(1)
+
+
+def read(words: list[str]) -> tuple[Keys, dict[str, str]]:
+    """Return the keys and the words of train.py. Raise ArgumentError for wrong ones."""
+    given = arguments.split(words)
+    keys = arguments.build(Keys, {key: given.pop(key) for key in arguments.keys_of(Keys) if key in given})
+    for key in given:
+        if key in OURS:
+            raise ArgumentError(f"{key}= is not yours to give: see the rules in --help")
+    if keys.table and not Path(keys.table).is_file():
+        raise ArgumentError(f"table={keys.table} is not a file; out= of an earlier comparison writes one")
+    if keys.tune == "lr" and "lr" in given:
+        raise ArgumentError("tune=lr looks for the rate, so lr= cannot be given")
+    return keys, given
+
+
+def claim(keys: Keys, given: dict[str, str]) -> None:
+    """Write down the settings of each algorithm in runs=. Raise ArgumentError, before anything runs, for settings that
+    train.py refuses, and if others are written there."""
+    files = {}
+    for env in keys.names("envs"):
+        for name in ("sft", *keys.names("algos")):
+            words = settings(keys, given, env, name)
+            cfg = resolve(arguments.split(words))
+            checks.check(cfg)
+            checks.check_training(cfg)
+            tuned = [f"rates={keys.rates}"] if keys.tune == "lr" and name != "sft" else []
+            files[Path(keys.runs, env, f"{name}.txt")] = shlex.join([*words, f"n={keys.n}", *tuned])
+    for path, line in files.items():
+        if path.is_file() and path.read_text() != line:
+            raise ArgumentError(f"{path} has {path.read_text()!r}, not {line!r}; choose another runs=")
+    for path, line in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, line)
+
+
+def settings(keys: Keys, given: dict[str, str], env: str, name: str) -> list[str]:
+    """Return the words of train.py for an algorithm, or for "sft". What is played is as without the algorithm."""
+    if name == "sft":
+        of_both = {key: value for key, value in given.items() if key != "lr"}
+        words = arguments.split(["algo=sft", "eval_episodes=0"]) | of_both | arguments.split(shlex.split(keys.sft))
+    else:
+        words = arguments.split([*USUAL.split(), f"max_sampled_tokens={keys.tokens}", *ALGOS[name].split()]) | given
+    words |= {"env": env}
+    theirs, usual = (what_is_played(resolve(one)) for one in (words, {**given, "env": env}))
+    return as_words(words | {key: value for key, value in usual.items() if theirs.get(key) != value})
+
+
+# ---- commands ----
+
+
+def run(command: list[str], log: Path) -> None:
+    """Print a command and run it; its lines go to the log. Raise Failed with the last one unless it ends with 0."""
+    print(shlex.join(["python", *command]), flush=True)
+    with open(log, "a") as file:
+        status = pipeline.call(command, file)
+    if status:
+        lines = [line for line in log.read_text().splitlines() if line.strip()] or ["it printed nothing"]
+        print(f"failed with status {status}: {lines[-1]}; {log} has the rest", flush=True)
+        raise Failed(lines[-1])
+
+
+def train(folder: Path, words: list[str]) -> str:
+    """Train the run in this folder, or go on with it. Return the folder of its last epoch. Raise Failed."""
+    done = Path(f"{folder}.done")
+    if not done.is_file():
+        own = [f"resume={folder}"] if checkpoints(folder) else [*words, f"out={folder}"]
+        run(["train.py", *own], Path(f"{folder}.log"))
+        done.touch()
+    return str(folder / f"epoch_{history.saved_epochs(folder)[-1]}")
+
+
+def judged(folder: Path, adapter: str, split: str, keys: Keys, given: dict[str, str]) -> list[dict]:
+    """Return eval.py's results of an adapter, sampled and greedy, from the file that it has written. Raise Failed."""
+    file, new = Path(f"{folder}.json"), Path(f"{folder}.part")
+    if not file.is_file():
+        cfg = resolve({**given, "env": folder.parent.name})
+        played = what_is_played(cfg) | {key: getattr(cfg, key) for key in pipeline.LOADED}
+        whole = adapter != "base" and not is_adapter(Path(adapter))  # of lora.r=0
+        played |= {"adapter": "base", "model": adapter} if whole else {"adapter": adapter}
+        command = ["eval.py", f"split={split}", f"n={keys.n}", *as_words(played), f"json={new}"]
+        run(command, Path(f"{folder}.log"))
+        new.rename(file)
+    return next(iter(read_json(file)["results"].values()))
+
+
+# ---- an environment ----
+
+
+def compare(keys: Keys, given: dict[str, str]) -> dict[str, Any]:
+    """Run what is not done, and return the record of all outcomes."""
+    claim(keys, given)
+    changed = {key: value for key, value in vars(keys).items() if value != getattr(Keys, key)}
+    commit = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    record = {
+        "benchmark": "referee",
+        "command": shlex.join(["python", "-m", NAME, *as_words(changed | given)]),
+        "commit": subprocess.run(commit, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown",
+        "machine": common.describe_machine(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+    return record | {"rows": [row_of(keys, given, env) for env in keys.names("envs")]}
+
+
+def row_of(keys: Keys, given: dict[str, str], env: str) -> dict[str, Any]:
+    """Return the outcomes of the start and of each algorithm, task by task."""
+    folder, policies = Path(keys.runs).absolute() / env, {}
+    row = {"env": env, "seeds": keys.seeds, "budget": keys.tokens, "start": "base", "tasks": [], "policies": policies}
+    try:
+        base = judged(folder / "base", "base", "test", keys, given)
+        row["tasks"] = [task["task"] or str(task["seed"]) for task in base[0]["tasks"]]
+        policies["base"] = outcomes([base], base)
+        row["start"] = "sft" if base[0]["success"] < LEAST else "base"
+        starts = {seed: start(row["start"], seed, keys, given, folder) for seed in range(keys.seeds)}
+        if row["start"] == "sft":
+            results = [judged(folder / f"sft-{seed}", starts[seed], "test", keys, given) for seed in starts]
+            policies["sft"] = outcomes(results, base)
+    except Failed as error:
+        policies[row["start"]] = {"failed": str(error)}
+        return row
+    for name in keys.names("algos"):
+        try:
+            tuned = tune(name, row["start"], keys, given, folder) if keys.tune == "lr" else {}
+            words = arguments.split(settings(keys, given, env, name))
+            words |= {"lr": max(tuned, key=tuned.get)} if tuned else {}
+            results, tokens = [], []
+            for seed, adapter in starts.items():
+                own = folder / f"{name}-{seed}"
+                last = train(own, as_words({**words, "seed": seed, **begun_from(adapter)}))
+                results.append(judged(own, last, "test", keys, given))
+                tokens.append(sum(line.get("sampled_tokens", 0) for line in history.records(own)))
+            policies[name] = {"words": shlex.join(as_words(words)), "lr": resolve(words).lr, "tuning": tuned}
+            policies[name] |= {"tokens": tokens} | outcomes(results, base)
+        except Failed as error:
+            policies[name] = {"failed": str(error)}
+    return row
+
+
+def start(kind: str, seed: int, keys: Keys, given: dict[str, str], folder: Path) -> str:
+    """Return the adapter that runs with this seed start from, "base" for none. Raise Failed."""
+    if kind == "base":
+        return kind
+    return train(folder / f"sft-{seed}", [*settings(keys, given, folder.name, "sft"), f"seed={seed}"])
+
+
+def begun_from(adapter: str) -> dict[str, str]:
+    """Return the words of a run that starts there; with lora.r=0 it is a model."""
+    return {} if adapter == "base" else {"resume_from" if is_adapter(Path(adapter)) else "model": adapter}
+
+
+def tune(name: str, kind: str, keys: Keys, given: dict[str, str], folder: Path) -> dict[str, float]:
+    """Return sampled success on training tasks at each of three rates; 0 if the run failed. Raise Failed if all did."""
+    words = arguments.split(settings(keys, given, folder.name, name)) | {"seed": TUNING_SEED}
+    words, usual = words | begun_from(start(kind, TUNING_SEED, keys, given, folder)), resolve(words).lr
+    found = {}
+    for rate in (f"{float(factor) * usual:.3g}" for factor in keys.names("rates")):
+        own = folder / f"{name}-lr-{rate}"
+        try:
+            last = train(own, as_words(words | {"lr": rate}))
+            found[rate] = judged(own, last, "train", keys, given)[0]["success"]
+        except Failed:
+            found[rate] = 0.0
+    if not any(found.values()):
+        raise Failed(f"no success at any rate of {', '.join(found)}")
+    return found
+
+
+def outcomes(results: list[list[dict]], base: list[dict]) -> dict[str, list[str]]:
+    """Return for sampled and greedy play a text for each seed, a character for each task: 1 for success, 0, or . if
+    the environment failed. Raise ArgumentError if the tasks are not the base's."""
+    found = {}
+    for number, kind in enumerate(("sampled", "greedy")):
+        for one in results:
+            judge.check_same_tasks("a run", one[number], "the base", base[number])
+        by_seed = [[task["success"] for task in one[number]["tasks"]] for one in results]
+        found[kind] = ["".join(str(won[0]) if won else "." for won in tasks) for tasks in by_seed]
+    return found
+
+
+# ---- tables and pictures, from the record alone ----
+
+
+def values(row: dict, name: str, kind: str, against: str = "") -> tuple[list[list[float]], list[list[str]]]:
+    """Return for each seed the successes of tasks, or their differences to another policy's, and the tasks' names."""
+    own = row["policies"][name][kind]
+    other = row["policies"][against][kind] if against else ["0" * len(row["tasks"])]
+    pairs = zip(own, other * len(own) if len(other) == 1 else other, strict=True)
+    finished = [[one for one in zip(*pair, row["tasks"], strict=True) if "." not in one[:2]] for pair in pairs]
+    differences = [[int(a) - int(b) for a, b, _ in one] for one in finished]
+    return differences, [[task for _, _, task in one] for one in finished]
+
+
+def mean_of_seeds(row: dict, name: str) -> list[float]:
+    """Return the sampled success of each seed; nothing of a policy that failed."""
+    return [fmean(one) for one in values(row, name, "sampled")[0]] if "sampled" in row["policies"][name] else []
+
+
+def mean_and_interval(row: dict, name: str, kind: str, against: str = "") -> tuple[float, float, float]:
+    by_seed, tasks = values(row, name, kind, against)
+    possible = stats.DIFFERENCE if against else stats.RATE
+    return fmean(chain(*by_seed)), *stats.seeds_interval(by_seed, tasks, possible)
+
+
+def table(row: dict) -> Iterator[str]:
+    """Yield the lines of an environment's table in markdown."""
+    ran = [name for name, policy in row["policies"].items() if "failed" not in policy]
+    first, begin = next((name for name in ran if name in ALGOS), ""), row["start"]
+    sizes = f"{len(row['tasks'])} held-out tasks, {len(set(row['tasks']))} distinct; {row['seeds']} seeds"
+    yield f"{row['env']}: {sizes}; {row['budget']:,} sampled tokens from {begin}"
+    yield ""
+    yield f"| | rate | tokens | sampled | - {begin} | - {first} | greedy | - {begin} |"
+    yield f"|---|{'---:|' * 7}"
+    for name, policy in row["policies"].items():
+        if "failed" in policy:
+            yield f"| {name} | failed: {policy['failed'].replace('|', '/')} {'| ' * 6}|"
+            continue
+        cells = [name, f"{policy['lr']:g}", f"{fmean(policy['tokens']):,.0f}"] if name in ALGOS else [name, "", ""]
+        for kind, others in (("sampled", (begin, first)), ("greedy", (begin,))):
+            cells.append("{:.1%} ({:.1%} to {:.1%})".format(*mean_and_interval(row, name, kind)))
+            for other in others:
+                compared = name in ALGOS and other not in ("", name)
+                difference = mean_and_interval(row, name, kind, other) if compared else ()
+                cells.append("{:+.1%} ({:+.1%} to {:+.1%})".format(*difference) if compared else "")
+        yield f"| {' | '.join(cells)} |"
+
+
+def drawn(row: dict) -> str:
+    """Return an SVG: a line for each policy with its sampled success, interval, and a small point for each seed."""
+    names = [name for name, policy in row["policies"].items() if "failed" not in policy]
+    left, right, top, step = 110, 24, 70, 28
+    height = top + step * len(names) + 34
+
+    def x(rate: float) -> float:
+        return left + (picture.WIDTH - left - right) * rate
+
+    shapes = [f'<rect width="{picture.WIDTH}" height="{height}" rx="6" fill="{picture.PAPER}"/>']
+    shapes.append(picture.text(left, 24, f"{row['env']}: success on held-out tasks", "start", size=15, bold=True))
+    small = f"after {row['budget']:,} sampled tokens; mean and 80 % interval, a small point for each seed"
+    shapes.append(picture.text(left, 46, small, "start"))
+    for percent in range(0, 101, 20):
+        place = x(percent / 100)
+        shapes.append(f'<path d="M{place:.1f} {top - 10}V{height - 34}" stroke="{picture.GRID}"/>')
+        shapes.append(picture.text(place, height - 14, f"{percent} %", "middle"))
+    for number, name in enumerate(names):
+        y, color = top + step * number + 8, picture.SAMPLED if name in ALGOS else picture.TRAINING
+        mean, low, high = mean_and_interval(row, name, "sampled")
+        shapes.append(picture.text(left - 10, y + 4, name, "end"))
+        shapes.append(f'<path d="M{x(low):.1f} {y}H{x(high):.1f}" stroke="{color}" stroke-width="2"/>')
+        shapes.append(f'<circle cx="{x(mean):.1f}" cy="{y}" r="5" fill="{color}"/>')
+        for one in mean_of_seeds(row, name):
+            shapes.append(f'<circle cx="{x(one):.1f}" cy="{y}" r="2" fill="{picture.INK}"/>')
+    size = f'width="{picture.WIDTH}" height="{height}" viewBox="0 0 {picture.WIDTH} {height}"'
+    body = "\n".join(shapes)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">\n{body}\n</svg>\n'
+
+
+def report(record: dict[str, Any], out: str) -> None:
+    """Print the tables. Write the record to out=, and the tables beside it as .md."""
+    described = {"commit": record["commit"], **record["machine"], **record["versions"]}
+    lines = [record["command"], ", ".join(f"{key} {value}" for key, value in described.items()), ""]
+    for row in record["rows"]:
+        lines += [*table(row), ""]
+    lines.append("80 % intervals for other tasks and, of several seeds, other seeds; differences paired by both.")
+    print(*lines, sep="\n", flush=True)
+    common.save(out, "\n".join(lines), json.dumps(record))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

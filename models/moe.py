@@ -1,0 +1,78 @@
+"""The mixture of experts of Qwen3-MoE: a row goes through the MLPs of a few experts, which a frozen router chooses.
+
+    y = sum over the C likeliest experts of p_e MLP_e(x),    p = softmax(W x), divided by the sum of the chosen p
+
+Rows are grouped by expert, so that each layer multiplies all its rows at once; their number is padded to ROW_MULTIPLE,
+as that of all rows. A row's terms are added from its likeliest expert on. So on a CPU a row's bits do not depend on the
+others, and sampling and training agree. The router trains only with lora.r=0: adapters leave it out.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from models.config import ModelConfig
+from models.linear import ROW_MULTIPLE
+
+
+class Router(nn.Module):
+    """Logits of the experts. It is no Linear, so that neither adapters nor quantisation change which one is chosen."""
+
+    def __init__(self, width: int, experts: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(experts, width) * width**-0.5)
+
+    def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
+        return F.linear(x_ND, self.weight)
+
+
+class SparseMLP(nn.Module):
+    """The MLPs of all experts, and the router. make_mlp: cfg -> one MLP.
+
+    loads: rows that each expert got while training, int64 [experts], until `take_loads`; None for none.
+    """
+
+    def __init__(self, cfg: ModelConfig, make_mlp: Callable[[ModelConfig], nn.Module]):
+        super().__init__()
+        self.chosen, self.divide, self.loads = cfg.experts_per_token, cfg.norm_topk_prob, None
+        self.gate = Router(cfg.hidden_size, cfg.num_experts)
+        expert = replace(cfg, intermediate_size=cfg.moe_intermediate_size)
+        self.experts = nn.ModuleList(make_mlp(expert) for _ in range(cfg.num_experts))
+
+    def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
+        if len(x_ND) == 0:  # a prefill wants no output of the last layer
+            return x_ND
+        share_NC, expert_NC = self.gate(x_ND).softmax(-1, dtype=torch.float32).topk(self.chosen, -1)
+        share_NC = share_NC / share_NC.sum(-1, keepdim=True) if self.divide else share_NC
+        order = expert_NC.flatten().argsort(stable=True)  # places in [N, C], flattened, by expert
+        counts = expert_NC.flatten().bincount(minlength=len(self.experts))
+        if torch.is_grad_enabled():
+            self.loads = counts if self.loads is None else self.loads + counts
+        outputs = []
+        for expert, places in zip(self.experts, order.split(counts.tolist()), strict=True):
+            if len(places):
+                rows = F.pad(places // self.chosen, (0, -len(places) % ROW_MULTIPLE))  # copies of row 0
+                outputs.append(expert(x_ND.index_select(0, rows))[: len(places)])
+        y_NCD = torch.cat(outputs).index_select(0, order.argsort()).view(*expert_NC.shape, -1)
+        first, *others = (y_NCD * share_NC.to(x_ND.dtype)[..., None]).unbind(1)
+        return sum(others, first)
+
+
+def take_loads(model: nn.Module) -> tuple[float, float] | None:
+    """Return what routers chose while training, since the last call, as means over layers; None without experts.
+
+    The first number is the rows of the busiest expert, by the mean over experts: 1 is even, experts / experts per token
+    the most. The second is the share of experts without a row. Rows are those of this process, padding included.
+    """
+    sparse = [module for module in model.modules() if isinstance(module, SparseMLP) and module.loads is not None]
+    loads = [module.loads.double() for module in sparse]
+    for module in sparse:
+        module.loads = None
+    if not loads:
+        return None
+    busiest = [(load.max() / load.mean()).item() for load in loads]
+    idle = [(load == 0).double().mean().item() for load in loads]
+    return sum(busiest) / len(loads), sum(idle) / len(loads)

@@ -1,0 +1,191 @@
+"""python -m benchmarks.referee and benchmarks.learn: equal terms for every algorithm, and what tables say of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import learn, referee
+from rl.config.arguments import split
+from rl.run.files import append
+
+pytestmark = pytest.mark.all_only
+
+TASKS = 10
+SOLVED = {"base": 3, "ppo": 4, "grpo": 8}  # of ten tasks; an algorithm solves one more with each seed
+
+
+class Programs:
+    """Stands in for train.py and eval.py: writes what they leave, and keeps their words. `killed` runs leave a
+    checkpoint and end with status 1; grpo fails at a rate above `fails_from`."""
+
+    def __init__(self):
+        self.trained, self.played, self.killed, self.solved, self.fails_from = [], [], set(), dict(SOLVED), 1.0
+
+    def call(self, command: list[str], log) -> int:
+        words = split(command[1:])
+        return (self.train if command[0] == "train.py" else self.play)(words, log)
+
+    def train(self, words: dict[str, str], log) -> int:
+        folder = Path(words.get("out") or words["resume"])
+        self.trained.append(words)
+        (folder / "checkpoint-0").mkdir(parents=True, exist_ok=True)
+        if float(words.get("lr", 0)) > self.fails_from or folder.name in self.killed:
+            log.write("train.py: it | failed\n")
+            return 1
+        (folder / "epoch_2").mkdir()
+        (folder / "epoch_2" / "adapter_config.json").write_text("{}")
+        append(folder / "metrics.jsonl", [{"epoch": n, "sampled_tokens": 60} for n in (1, 2)])
+        return 0
+
+    def play(self, words: dict[str, str], log) -> int:
+        self.played.append(words)
+        name, _, seed = Path(words["json"]).stem.rpartition("-")
+        count = self.solved.get(name or "base", 5) + (int(seed) if seed in "012" and name else 0)
+        if words["split"] == "train":  # the folder is ALGO-lr-RATE, and the middle rate is best
+            count = 9 if seed == "0.002" else 1
+        tasks = [{"env": words["env"], "seed": n, "task": f"t{n}", "success": [int(n < count)]} for n in range(TASKS)]
+        one = {"success": count / TASKS, "split": words["split"], "tasks": tasks}
+        Path(words["json"]).write_text(json.dumps({"results": {words["adapter"]: [one, one]}}))
+        return 0
+
+
+@pytest.fixture
+def programs(monkeypatch) -> Programs:
+    found = Programs()
+    monkeypatch.setattr(referee.pipeline, "call", found.call)
+    return found
+
+
+def run(tmp_path, *words: str) -> dict:
+    """Return the record of two algorithms on SAT, unless words say otherwise."""
+    usual = ["algos=ppo,grpo", "envs=sat", "seeds=2", f"runs={tmp_path}/runs", f"out={tmp_path}/table.json"]
+    referee.main([*usual, *words])
+    return json.loads((tmp_path / "table.json").read_text())
+
+
+def without(words: dict[str, str], *keys: str) -> dict[str, str]:
+    return {key: value for key, value in words.items() if key not in keys}
+
+
+def test_every_algorithm_plays_the_same_tasks_and_has_the_same_budget(programs, tmp_path):
+    run(tmp_path, f"algos={','.join(referee.ALGOS)}", "seeds=1", "tokens=100")
+    assert len(programs.trained) == len(referee.ALGOS) == len(programs.played) - 1
+    assert {words["max_sampled_tokens"] for words in programs.trained} == {"100"}
+    shared = [without(words, "adapter", "json") for words in programs.played]
+    assert all(words == shared[0] for words in shared) and shared[0]["split"] == "test"
+    by_algo = {Path(words["out"]).name: words for words in programs.trained}
+    assert by_algo["dapo-0"]["max_new_tokens"] == shared[0]["max_new_tokens"] == "48", "not the recipe's 32"
+
+
+def test_cells_are_rates_and_paired_differences(programs, tmp_path, capsys):
+    (row,) = run(tmp_path)["rows"]
+    assert row["policies"]["grpo"]["sampled"] == ["1111111100", "1111111110"] and row["start"] == "base"
+    assert row["policies"]["grpo"]["tokens"] == [120, 120]
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    cells = next(line for line in lines if line.startswith("| grpo")).split(" | ")
+    assert [cell.split(" ")[0] for cell in cells[2:6]] == ["120", "85.0%", "+55.0%", "+40.0%"]
+    value, low, high = referee.mean_and_interval(row, "grpo", "sampled", "ppo")
+    assert value == 0.4 and 0 < low < 0.4 < high < 0.7
+    worse = referee.mean_and_interval(row, "ppo", "sampled", "grpo")
+    assert worse == pytest.approx((-0.4, -high, -low), abs=0.05), "differences may be negative"
+    svg = (tmp_path / "table-sat.svg").read_text()
+    assert all(f">{name}<" in svg for name in SOLVED)
+    printed = capsys.readouterr().out
+    referee.main([f"table={tmp_path}/table.json"])
+    assert capsys.readouterr().out in printed, "from the record alone"
+
+
+def test_results_of_other_tasks_are_refused(programs, tmp_path, monkeypatch, capsys):
+    run(tmp_path)
+    path = tmp_path / "runs" / "sat" / "grpo-1.json"
+    path.write_text(path.read_text().replace('"seed": 3', '"seed": 33'))
+    with pytest.raises(SystemExit):
+        run(tmp_path)
+    assert "played different tasks" in capsys.readouterr().err
+
+
+def test_what_is_done_is_not_repeated_and_a_killed_run_goes_on(programs, tmp_path, capsys):
+    programs.killed = {"grpo-1"}
+    with pytest.raises(SystemExit) as end:
+        run(tmp_path)
+    assert end.value.code == 1
+    table = (tmp_path / "table.md").read_text()
+    assert "| grpo | failed: train.py: it / failed |" in table and "| ppo | 0.002 | 120 | 45.0%" in table
+    programs.trained.clear(), programs.played.clear(), programs.killed.clear()
+    run(tmp_path)
+    assert programs.trained == [{"resume": f"{tmp_path}/runs/sat/grpo-1"}] and len(programs.played) == 1
+
+
+def test_a_weak_base_learns_from_the_expert_once_for_each_seed(programs, tmp_path):
+    programs.solved["base"] = 0
+    (row,) = run(tmp_path, "lr=1e-3")["rows"]
+    assert row["start"] == "sft" and len(row["policies"]["sft"]["sampled"]) == 2
+    sft = [words for words in programs.trained if words.get("algo") == "sft"]
+    assert [words["seed"] for words in sft] == ["0", "1"] and "lr" not in sft[0], "lr= is RL's"
+    for words in programs.trained[2:]:
+        assert words["resume_from"] == f"{tmp_path}/runs/sat/sft-{words['seed']}/epoch_2"
+
+
+def test_rates_are_tuned_on_training_tasks_alone(programs, tmp_path):
+    """Three rates for each algorithm, with a seed that is not compared; a rate that fails has no success."""
+    programs.fails_from = 0.005
+    (row,) = run(tmp_path, "tune=lr")["rows"]
+    tuning = [words for words in programs.trained if words["seed"] == "1000"]
+    assert [words["lr"] for words in tuning] == ["0.0006", "0.002", "0.006"] * 2
+    assert {words["split"] for words in programs.played if "-lr-" in words["json"]} == {"train"}
+    assert {words["lr"] for words in programs.trained if words["seed"] != "1000"} == {"0.002"}
+    assert row["policies"]["ppo"]["tuning"] == {"0.0006": 0.1, "0.002": 0.9, "0.006": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["algos=ppo,grop"], "algos: no 'grop'; choose from: ppo, ppo-token, grpo, "),
+        (["envs=sat,sat"], "envs: sat is named twice"),
+        (["recipe=dapo"], "recipe= is not yours to give"),
+        (["tune=lr", "lr=1e-3"], "tune=lr looks for the rate"),
+        (["rates=1,2"], "rates=1,2: three different factors"),
+        (["episodes=100"], "episodes=100 must be a multiple of grpo.group_size=8"),
+        (["tokens=5"], "choose another runs="),
+    ],
+)
+def test_wrong_words_are_one_line_before_anything_runs(words, said, programs, tmp_path, capsys):
+    (tmp_path / "runs" / "sat").mkdir(parents=True)
+    (tmp_path / "runs" / "sat" / "ppo.txt").write_text("algo=ppo")
+    with pytest.raises(SystemExit) as end:
+        run(tmp_path, *words)
+    err = capsys.readouterr().err
+    assert end.value.code == 2 and err.count("\n") == 1 and err.startswith("benchmarks.referee: ") and said in err
+    assert not programs.trained and not programs.played
+
+
+# ---- make learn ----
+
+
+def learned(tmp_path, *words: str) -> None:
+    learn.main([f"table={tmp_path}/learn.json", f"runs={tmp_path}/{len(list(tmp_path.iterdir()))}", *words])
+
+
+def test_learn_names_the_rows_that_are_clearly_below(programs, tmp_path, capsys):
+    learned(tmp_path, "write=true")
+    names = {
+        (row["env"], name)
+        for row in json.loads((tmp_path / "learn.json").read_text())["rows"]
+        for name in row["policies"]
+    }
+    assert {env for env, _ in names} == set(learn.TWELVE) and {(learn.ENV, name) for name in referee.ALGOS} < names
+    learned(tmp_path)
+    assert learn.BELOW not in capsys.readouterr().out
+    programs.solved["ppo"] = 0
+    with pytest.raises(SystemExit) as end:
+        learned(tmp_path)
+    below = [line for line in capsys.readouterr().out.splitlines() if line.endswith(learn.BELOW)]
+    assert end.value.code == 1 and len(below) == 1 and below[0].startswith("textcraft       ppo ")
+
+
+def test_learn_without_a_table_says_how_to_make_it(programs, tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        learned(tmp_path)
+    assert end.value.code == 2 and "python -m benchmarks.learn write=true makes it" in capsys.readouterr().err
+    assert not programs.trained
