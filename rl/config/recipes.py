@@ -45,8 +45,10 @@ def recipe_layers(given: dict[str, Any]) -> list[Layer]:
     model = convert("model", given.get("model") or by_recipe.get("model") or Config.model, str)
     if model != "tiny" and not (Path(model).is_dir() and same_shape(Path(model))):
         return layers
-    embedded = ("recipe embedded", flatten(read("embedded", RECIPES / "embedded.toml")))
-    return [embedded, *layers, *for_tiny]
+    embedded = flatten(read("embedded", RECIPES / "embedded.toml"))
+    for env in {key.removesuffix(".data") for key in given | by_recipe if key.endswith(".data")}:
+        embedded.pop(f"{env}.tasks", None)  # a file has its own tasks
+    return [("recipe embedded", embedded), *layers, *for_tiny]
 
 
 def read(name: str, path: Path) -> dict[str, Any]:

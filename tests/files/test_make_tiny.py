@@ -125,7 +125,7 @@ def test_a_measure_knows_a_model_that_copies_from_one_that_does_not(demos, tmp_p
 
 
 @pytest.mark.full
-def test_copying_generalises_beyond_its_training_lines():
+def test_copying_generalises_beyond_its_training_lines(demos):
     torch.manual_seed(0)
     small = {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 2, "head_dim": 24, "vocab_size": 40}
     model = CausalLM(parse_config({**CONFIG, **small}))
@@ -133,7 +133,7 @@ def test_copying_generalises_beyond_its_training_lines():
         if p.dim() > 1:
             torch.nn.init.normal_(p, std=0.05)
     ids_V = torch.arange(4, 28)
-    assert teach_copying(model, ids_V, steps=200, tokens=768) < 0.5  # guessing has log 24 = 3.2
+    assert teach_copying(model, ids_V, make_tiny.Keys(str(demos), copying=200)) < 0.5  # guessing has log 24 = 3.2
     word_BT, between_BT = (torch.rand(64, 24).argsort(1)[:, :n] for n in (8, 9))
     line_BT = ids_V[torch.cat([word_BT, between_BT, word_BT], 1)]
     with torch.no_grad():
