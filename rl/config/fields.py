@@ -155,7 +155,7 @@ class Machine:
 class Messages:
     """Warnings and the log."""
 
-    strict: bool = False  # end a run that shows signs of learning nonsense (docs/troubleshooting.md); false: warn
+    strict: bool = False  # end a run that shows signs of learning nonsense (docs/glossary.md); false: warn
     log: Literal["info", "debug"] = "info"  # debug prints every adapted layer, and more numbers of each epoch
 
 

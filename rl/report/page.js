@@ -351,7 +351,7 @@
       el("p", {}, [`${c.algo} on ${c.env}`, c.model, c.recipe ? `recipe ${c.recipe}` : null, `seed ${c.seed}`, `written ${run.written}`].filter(Boolean).join("  ·  ")));
     main.append(head, numbers(run));
     const found = run.epochs.filter((r) => (r.warnings ?? []).length);
-    if (found.length) main.append(el("div", { class: "warning" }, `Warnings: ${unique(found.flatMap((r) => r.warnings)).map((name) => `${name} (${found.filter((r) => r.warnings.includes(name)).length} epochs, first in ${found.find((r) => r.warnings.includes(name)).epoch})`).join(", ")}. docs/troubleshooting.md has each.`));
+    if (found.length) main.append(el("div", { class: "warning" }, `Warnings: ${unique(found.flatMap((r) => r.warnings)).map((name) => `${name} (${found.filter((r) => r.warnings.includes(name)).length} epochs, first in ${found.find((r) => r.warnings.includes(name)).epoch})`).join(", ")}. docs/glossary.md has each.`));
   }
 
   const compared = JSON.parse(document.getElementById("compared").textContent);

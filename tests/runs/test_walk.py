@@ -1,4 +1,4 @@
-"""The ten commands of docs/walk.md run as they stand, with smaller numbers."""
+"""The ten commands of docs/commands.md run as they stand, with smaller numbers."""
 
 import json
 import os
@@ -9,8 +9,8 @@ import sys
 import pytest
 from conftest import ROOT, copy_of_the_code, metrics_of
 
-PAGE = (ROOT / "docs" / "walk.md").read_text()
-COMMANDS = re.findall(r"^\*\*(\d+)\..*?\n\n    (.*?)\n\n", PAGE, re.M | re.S)
+PAGE = (ROOT / "docs" / "commands.md").read_text()
+COMMANDS = re.findall(r"^\*\*(\d+)\..*?\n\n    (.*?)\n(?:\n|\Z)", PAGE, re.M | re.S)
 SMALL = {
     "train.py": "episodes=16 batch_size=8 eval_episodes=4 max_turns=2 max_new_tokens=8 threads=1 ranks=1",
     "eval.py": "n=6 threads=1 ranks=1",
