@@ -10,6 +10,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -128,7 +129,7 @@ def main(keys: Keys) -> None:
     write_json(out / "generation_config.json", {"eos_token_id": [end, pad], "pad_token_id": pad})
 
     # 2. random weights
-    raw = {**CONFIG, "vocab_size": keys.vocab_size, "eos_token_id": end, "pad_token_id": pad}
+    raw: dict[str, Any] = {**CONFIG, "vocab_size": keys.vocab_size, "eos_token_id": end, "pad_token_id": pad}
     torch.manual_seed(keys.seed)
     model = CausalLM(parse_config(raw))
     depth = raw["num_hidden_layers"]
