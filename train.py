@@ -124,7 +124,7 @@ def score(state: TrainState, episodes: list[Episode], cfg: Config) -> Batch:
         batch = off_policy.recomputed(batch, state, cfg, micro_tokens)
     if cfg.reward.whiten:
         batch = whiten_rewards(batch)
-    if cfg.algorithm.critic:
+    if state.critic is not None:
         batch = add_values(batch, state.model, state.critic, micro_tokens)
     if cfg.algorithm.reference:
         with lora.use_adapter(state.model, state.reference):

@@ -26,6 +26,7 @@ class Step:
 class Environment:
     """Play one episode at a time. Each environment's module has a subclass `Env`, made from its `Config`."""
 
+    config: Any  # the Config of its module that it was made from
     task: str = ""  # once reset, the canonical text of the task; equal tasks have equal texts, whose hash is the split
     slow: bool = False  # step and reset wait for a server or another process: rollouts call them in a thread pool
     timeout_reward: float = 0.0  # what the turn limit costs an unsolved task; rollouts also pay it where max_len cuts

@@ -62,10 +62,10 @@ class Cast:
 def measure(layer: LoRALinear, dtype: torch.dtype) -> Cast:
     """Return what a cast to `dtype` does to a layer's update."""
     casts = []
-    for W, D in zip(pieces(layer.base_layer.weight), pieces(update(layer.adapter)), strict=True):
+    for W, D in zip(pieces(layer.base_layer.weight), pieces(update(layer.adapters[layer.active])), strict=True):
         cast = (W + D).to(dtype)
         error, size = ((x.double() ** 2).sum().item() for x in (cast.float() - W - D, D))
-        casts.append(Cast((cast != W.to(dtype)).sum().item(), W.numel(), error, size))
+        casts.append(Cast(int((cast != W.to(dtype)).sum()), W.numel(), error, size))
     return total(casts)
 
 
@@ -81,7 +81,7 @@ def pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def make_uniform(model: nn.Module, name: str = "default") -> int:
     """Pad and scale the adapters `name` in place. Return their rank. Raise ValueError for a rank above the largest."""
-    adapters = [layer.adapters[name] for _, layer in lora_layers(model)]
+    adapters: list[Adapter] = [layer.adapters[name] for _, layer in lora_layers(model)]
     most = max(len(adapter.A) for adapter in adapters)
     rank = next((rank for rank in RANKS if rank >= most), None)
     if rank is None:

@@ -59,7 +59,8 @@ class FusedLoRA(torch.autograd.Function):
         if grad_x is not None:
             grad_x.addmm_(grad_low, A)  # grad_x += grad_low (scale * A)
         # grad_A = scale * grad_low^T x, and grad_B = grad^T low
-        grads, grads_A = [], _product(grad_low.mT, x, ctx.sum_dtype).to(ctx.dtype).split(widths)
+        grads: list[torch.Tensor] = []
+        grads_A = _product(grad_low.mT, x, ctx.sum_dtype).to(ctx.dtype).split(widths)
         torch._foreach_mul_(grads_A, [scale for scale in ctx.scales if scale is not None])
         for (grad_out, own_low, _), grad_A, r in zip(parts, grads_A, ctx.ranks, strict=True):
             grads += grad_A[:r], _product(grad_out.mT, own_low, ctx.sum_dtype)[:, :r].to(ctx.dtype)

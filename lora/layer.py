@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +49,7 @@ class LoRALinear(nn.Module):
     def __init__(self, base_layer: nn.Linear):
         super().__init__()
         self.base_layer = base_layer
-        self.adapters = nn.ModuleDict()
+        self.adapters: Any = nn.ModuleDict()  # of Adapter by name, a type that nn.ModuleDict does not have
         self.dropout = 0.0  # on the adapter's input, in train mode only
         self.active: str | None = None
 
@@ -100,7 +101,8 @@ class LoRALinear(nn.Module):
 
     def parts(self) -> tuple:
         """Return the terms of the base's product (its `parts`) with the active adapter's A, B and scale."""
-        parts, adapter = self.base_layer.parts(), self.adapter
+        base: Any = self.base_layer  # here a models.linear.Linear
+        parts, adapter = base.parts(), self.adapter
         return parts if adapter is None else parts._replace(A=adapter.A, B=adapter.B, scale=adapter.scale)
 
 

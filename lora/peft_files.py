@@ -15,13 +15,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import nn
 
-from lora.layer import LoRALinear, inject, lora_layers
+from lora.layer import Adapter, LoRALinear, inject, lora_layers
 from lora.refusal import Refusal
 from lora.targets import Patterns, as_int, common_size, matching, part_starts, sizes_by_pattern
 
@@ -53,9 +54,9 @@ def save_adapter(model: nn.Module, folder: Path, base_model: str | None = None, 
     layers = {path: layer for path, layer in lora_layers(model) if name in layer.adapters}
     if not layers:
         raise Refusal(f"the model has no adapter named {name!r} to save")
-    adapters = {path: layer.adapters[name] for path, layer in layers.items()}
+    adapters: dict[str, Adapter] = {path: layer.adapters[name] for path, layer in layers.items()}
     (r, alpha, rslora), *other_sizes = {(len(a.A), a.alpha, a.rslora) for a in adapters.values()}
-    patterns = {}
+    patterns: dict[str, dict] = {}
     if other_sizes:
         r, alpha, patterns = common_size(adapters)
     leaves = {path.rsplit(".", 1)[-1] for path in layers}
@@ -119,8 +120,9 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
         rank_pattern=ranks,
         alpha_pattern=alphas,
     )
+    injected = dict(lora_layers(model))
     for path in names:
-        adapter = model.get_submodule(path).adapters[name]
+        adapter: Adapter = injected[path].adapters[name]
         if adapter.A.is_meta:
             adapter.to_empty(device="cpu")
         with torch.no_grad():
@@ -233,7 +235,8 @@ def targeted(paths: list[str], config: dict) -> set[str]:
 
 def _numbers(paths: list[str], config: dict) -> dict[str, int]:
     """Return each layer's number of its block, the first after a part of its name that layers_pattern matches."""
-    patterns, numbers = Patterns(), {}
+    numbers: dict[str, int] = {}
+    patterns = Patterns()
     for stack in _listed(config.get("layers_pattern")) or [None]:
         for path in paths:
             starts = part_starts(path) - {0} if stack is None else part_starts(path)
@@ -298,7 +301,7 @@ def _check_names(names: Iterable[str]) -> None:
 
 def _base(model: nn.Module, path: str) -> nn.Linear:
     """Return the linear layer of that name, without the adapters that it has."""
-    layer = model.get_submodule(path)
+    layer: Any = model.get_submodule(path)
     return layer.base_layer if isinstance(layer, LoRALinear) else layer
 
 

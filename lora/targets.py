@@ -7,12 +7,12 @@ names need none.
 """
 
 import re
+import re._compiler as compiler
+import re._constants as op
+import re._parser as parser
 import warnings
 from collections import Counter
 from collections.abc import Iterable
-from re import _compiler as compiler
-from re import _constants as op
-from re import _parser as parser
 
 from lora.refusal import Refusal
 
@@ -74,13 +74,13 @@ class Patterns:
             elif kind is op.BRANCH:
                 places = set().union(*(self._after(branch, name, places) for branch in value))
             elif kind is op.MAX_REPEAT:
-                places = self._repeated(*value, name, places)
+                places = self._repeated(name, places, *value)
             else:
                 sees = {place for place in places if self._after(value, name, {place})}
                 places = sees if kind is op.ASSERT else places - sees
         return places
 
-    def _repeated(self, least: int, most: int, tree: list, name: str, places: set[int]) -> set[int]:
+    def _repeated(self, name: str, places: set[int], least: int, most: int, tree: list) -> set[int]:
         for _ in range(least):
             before, places = places, self._after(tree, name, places)
             if places == before:
@@ -159,7 +159,7 @@ def sizes_by_pattern(
     return {path: (special_r.get(path, r), special_alpha.get(path, alpha)) for path in paths}
 
 
-def common_size(adapters: dict) -> tuple[int, float, dict]:
+def common_size(adapters: dict) -> tuple[float, float, dict]:
     """Return (the most common r, the most common alpha, PEFT's patterns for the layers that have others).
 
     adapters: layer's name -> lora.layer.Adapter. Raise ValueError if only some layers scale by rsLoRA's rule, which

@@ -7,6 +7,7 @@ how it was published.
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from models.json_file import number, read_object
 from models.refusal import Refusal
@@ -157,7 +158,7 @@ def parse_config(raw: dict) -> ModelConfig:
     # null means absent, except here: as many key heads as query heads, heads that share hidden_size, no window
     nullable = ("num_key_value_heads", "head_dim", "sliding_window")
     raw = {key: v for key, v in raw.items() if v is not None or key in nullable}
-    name, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
+    name, activation = raw.get("model_type", ""), raw.get("hidden_act", "silu")
     check_keys(raw)
     check_values(raw)
     family = FAMILIES[name]
@@ -326,7 +327,7 @@ def without_rope(raw: dict, ropes: tuple[Rope, ...]) -> tuple[Rope, ...]:
     return tuple(rope if has else Rope("none") for rope, has in zip(ropes, rope_layers(raw), strict=True))
 
 
-def read_experts(raw: dict) -> dict[str, int | bool]:
+def read_experts(raw: dict) -> dict[str, Any]:
     """Return the fields of a mixture of experts. Raise ValueError that names the setting."""
     experts = raw.get("num_experts", raw.get("num_local_experts", 128))  # transformers 5 writes the second
     chosen, width = raw.get("num_experts_per_tok", 8), raw.get("moe_intermediate_size", 768)

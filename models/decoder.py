@@ -9,6 +9,7 @@ block again before its gradient. The same operations run on the same numbers: on
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +66,8 @@ class Attention(nn.Module):
             self.k_proj = Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
             self.v_proj = Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
         self.o_proj = Linear(width_q, cfg.hidden_size, bias=cfg.o_bias)
-        self.q_norm, self.k_norm = nn.Identity(), nn.Identity()
+        self.q_norm: Any = nn.Identity()
+        self.k_norm: Any = nn.Identity()
         if cfg.qk_norm == "heads":
             self.q_norm, self.k_norm = (RMSNorm(cfg.head_dim, cfg.rms_norm_eps) for _ in "qk")
         if cfg.qk_norm == "width":
@@ -108,19 +110,26 @@ class MLP(nn.Module):
             self.up_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
         self.down_proj = Linear(cfg.intermediate_size, cfg.hidden_size, bias=cfg.mlp_bias)
         self.hidden_act, tanh = cfg.hidden_act, partial(F.gelu, approximate="tanh")
-        act = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu, "gelu_pytorch_tanh": tanh}[cfg.hidden_act]
-        self.act = partial(by_whole_vectors, act)
+        acts: dict[str, Callable] = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu, "gelu_pytorch_tanh": tanh}
+        self.act = partial(by_whole_vectors, acts[cfg.hidden_act])
 
     def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_and_up(x_ND)
         return self.down_proj(self.act(gate) * up)
 
     def gate_and_up(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.gate_up_proj(x_ND).chunk(2, -1) if self.joined else joint_linear(x_ND, self.gate_proj, self.up_proj)
+        if self.joined:
+            gate, up = self.gate_up_proj(x_ND).chunk(2, -1)
+        else:
+            gate, up = joint_linear(x_ND, self.gate_proj, self.up_proj)
+        return gate, up
 
 
 class Block(nn.Module):
     """One layer: attention and MLP, each added to the rows. Most families norm what they read, some what they add."""
+
+    input_layernorm: RMSNorm  # the norms of most families, see `_add_norms`
+    post_attention_layernorm: RMSNorm
 
     def __init__(self, cfg: ModelConfig, index: int):
         super().__init__()
@@ -128,7 +137,7 @@ class Block(nn.Module):
         self._add_norms(*cfg.norms[:2])
         self.self_attn = Attention(cfg, index)
         self._add_norms(*cfg.norms[2:])
-        self.mlp = SparseMLP(cfg, MLP) if cfg.num_experts else MLP(cfg)
+        self.mlp: Any = SparseMLP(cfg, MLP) if cfg.num_experts else MLP(cfg)
 
     def _add_norms(self, *names: str) -> None:
         for name in filter(None, names):
@@ -157,7 +166,7 @@ class Decoder(nn.Module):
         super().__init__()
         words = torch.randn(cfg.vocab_size, cfg.hidden_size)  # nn.Embedding's own take a second on the meta device
         self.embed_tokens = nn.Embedding.from_pretrained(words, freeze=False)
-        self.layers = nn.ModuleList(Block(cfg, i) for i in range(cfg.num_hidden_layers))
+        self.layers: Any = nn.ModuleList(Block(cfg, i) for i in range(cfg.num_hidden_layers))
         self.norm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
 
 
@@ -250,5 +259,5 @@ def _run_block(block: Block, x_ND: torch.Tensor, layout, cache=None, wanted=None
     if cache is not None or not torch.is_grad_enabled():
         return block(x_ND, layout, cache, wanted)
     # Random numbers are only drawn for dropout, in train mode.
-    options = dict(use_reentrant=False, preserve_rng_state=block.training)
-    return checkpoint(fast_matmul()(block.__call__), x_ND, layout, cache, wanted, **options)
+    compute, drops = fast_matmul()(block.__call__), block.training
+    return checkpoint(compute, x_ND, layout, cache, wanted, use_reentrant=False, preserve_rng_state=drops)

@@ -21,6 +21,7 @@ So an episode's samples depend only on its own key and tokens, not on its neighb
 """
 
 from collections.abc import Callable, Hashable, Iterator
+from typing import Any
 
 import torch
 
@@ -51,7 +52,7 @@ class Engine:
         self.version: Callable[[], Hashable] = version or (lambda: sum(p._version for p in parameters))
         self._slots: dict[int, Slot] = {}
         self._version: Hashable = None  # of the weights, at the last check
-        self._step: Callable | None = None  # the faster decode step, if there is one for these weights
+        self._step: Any = None  # the faster decode step, if there is one for these weights
         self._step_version: Hashable = None  # the version of the weights that it was made from
         ahead = model.lm_head.weight.device.type == "cuda" if graph is None else graph
         self._cache = KVCache(model, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE if ahead else max_rows, max_len)
@@ -176,7 +177,8 @@ class Engine:
     def _compute(self, slots: list[int]) -> None:
         """Compute all pending tokens of the slots but the last, PREFILL_TOKENS at a time."""
         while waiting := {i: len(self._slots[i].pending) - 1 for i in slots if len(self._slots[i].pending) > 1}:
-            counts, budget, longest = {}, PREFILL_TOKENS, max(waiting.values())
+            counts: dict[int, int] = {}
+            budget, longest = PREFILL_TOKENS, max(waiting.values())
             for i, count in waiting.items():
                 # A pass is padded to its longest row: take rows of at least half of it that have room for that.
                 inside = count == longest or self._slots[i].length + longest <= self.max_len
@@ -247,7 +249,7 @@ class Engine:
             return step(ids_B, positions_B, view)
         return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
 
-    def _current_step(self) -> Callable | None:
+    def _current_step(self) -> Any:
         """Return the faster decode step for the weights as they are now, if there is one (CPU: models/cpu/step.py)."""
         if self._step_version != self._version:
             self._step, self._step_version = hooks(self.model.lm_head.weight).decode_step(self.model), self._version
@@ -271,6 +273,7 @@ def sample(hidden_BD, weight_VD, temperature: float, uniforms_B: torch.Tensor | 
     if temperature == 0:
         ids_B = logits.argmax(-1)
     else:
+        assert uniforms_B is not None
         cumulative = logits.softmax(-1).cumsum(-1, dtype=torch.float64)
         target = uniforms_B.to(cumulative.device)[:, None] * cumulative[:, -1:]
         ids_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=len(weight_VD) - 1)

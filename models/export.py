@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
@@ -38,7 +39,9 @@ def writer(folder: Path, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype)
     )
     shards = split.filename_to_tensors
     with ExitStack() as files:
-        heads, position, end = [], {}, {}
+        position: dict[str, tuple[BinaryIO, int]] = {}
+        end: dict[str, int] = {}
+        heads = []
         for name, keys in shards.items():
             file, (head, starts) = files.enter_context(open(folder / name, "wb")), header(keys, shapes, sizes, dtype)
             heads.append((file, head))
@@ -65,7 +68,8 @@ def writer(folder: Path, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype)
 
 def header(keys: list[str], shapes: dict, sizes: dict[str, int], dtype: torch.dtype) -> tuple[bytes, dict[str, int]]:
     """Return (the bytes before the tensors, the position in the file of each tensor) of one file."""
-    entries, starts, used = {"__metadata__": {"format": "pt"}}, {}, 0
+    entries: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    starts, used = {}, 0
     for key in sorted(keys):
         offsets = [used, used + sizes[key]]
         entries[key] = {"dtype": NAMES[dtype], "shape": list(shapes[key]), "data_offsets": offsets}

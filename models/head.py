@@ -40,7 +40,7 @@ class _TokenLogprobs(torch.autograd.Function):
             log, entropy, taken, others = _row_statistics(hidden, weight_VD, targets, temperature, in_forward)
             logp, log_N[rows], entropy_N[rows] = taken - log, log[:n, 0], entropy[:n, 0]
             logprobs_N[rows] = logp[:n, 0]
-            if in_forward:
+            if slope_ND is not None:
                 own = weight_VD[targets] * -logp.expm1()[:n]  # (1 - p) W[y]
                 slope_ND[rows] = ((own - others[:n]) / temperature).to(slope_ND.dtype)
         ctx.temperature, ctx.in_forward = temperature, in_forward

@@ -32,8 +32,10 @@ class Layout:
     def sequences(self, x_NHE: torch.Tensor) -> torch.Tensor:
         """Return rows [N, H, E] as padded sequences [S, H, T, E]."""
         S, T = self.last_key_ST.shape
-        index = slice(S * T) if self.to_sequences is None else self.to_sequences
-        rows = x_NHE[index] if self.exact or self.to_sequences is None else x_NHE.index_select(0, index)
+        if self.to_sequences is None:
+            rows = x_NHE[: S * T]
+        else:
+            rows = x_NHE[self.to_sequences] if self.exact else x_NHE.index_select(0, self.to_sequences)
         return rearrange(rows, "(s t) h e -> s h t e", s=S)
 
     def rows(self, x_SHTE: torch.Tensor) -> torch.Tensor:
@@ -95,7 +97,7 @@ def make_layout(ids_BT, positions_BT, sequences_ST, cached: bool, exact: bool, r
     positions_BT = index_BT if positions_BT is None else positions_BT
     # Cached keys come before the tokens of this forward, so there a query's last key is at its position.
     last_key_ST = positions_BT if cached else index_BT
-    if sequences_ST is not None:
+    if own_ST is not None:
         last_key_ST = last_key_ST.flatten()[to_sequences].view_as(sequences_ST).where(own_ST, -1)
     positions_N = F.pad(positions_BT.flatten(), (0, N - ids_BT.numel()))
     tables = rotary_tables(int(positions_BT.max()) + 1, device)

@@ -13,7 +13,7 @@ rows and for the tails of vectors. A trial at the start of a run tries whether a
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -33,10 +33,13 @@ def joint_linear(x: torch.Tensor, *layers: "LinearLayer") -> tuple[torch.Tensor,
 class LinearLayer(Protocol):
     """The interface of `Linear`, and of a wrapper that adds an adapter to one."""
 
-    joint: Callable  # (x, layers of this class or plain `Linear`) -> the output of each
-    parts: Callable[[], "LinearParts"]  # the current terms
-
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def joint(self, x: torch.Tensor, layers: Any) -> tuple[torch.Tensor, ...]:
+        """Return the output of each of the layers, of this class or plain `Linear`."""
+
+    def parts(self) -> "LinearParts":
+        """Return the current terms."""
 
 
 class LinearParts(NamedTuple):

@@ -44,10 +44,10 @@ def head_logits(hidden_ND: torch.Tensor, weight_VD: torch.Tensor, temperature: f
 
 def log_normalizer(logits_NV: torch.Tensor) -> torch.Tensor:
     """Return log sum exp over the vocabulary, [N, 1], summed in the order of `token_logprobs`."""
-    whole = None
-    for logits in logits_NV.split(SLAB, -1):
-        part = normalize(logits)[0]
-        whole = part if whole is None else normalize(torch.cat((whole, part), -1))[0]
+    first, *others = logits_NV.split(SLAB, -1)
+    whole = normalize(first)[0]
+    for logits in others:
+        whole = normalize(torch.cat((whole, normalize(logits)[0]), -1))[0]
     return whole
 
 

@@ -9,6 +9,7 @@ others, and sampling and training agree. The router trains only with lora.r=0: a
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,10 +38,11 @@ class SparseMLP(nn.Module):
 
     def __init__(self, cfg: ModelConfig, make_mlp: Callable[[ModelConfig], nn.Module]):
         super().__init__()
-        self.chosen, self.divide, self.loads = cfg.experts_per_token, cfg.norm_topk_prob, None
+        self.chosen, self.divide = cfg.experts_per_token, cfg.norm_topk_prob
+        self.loads: torch.Tensor | None = None
         self.gate = Router(cfg.hidden_size, cfg.num_experts)
         expert = replace(cfg, intermediate_size=cfg.moe_intermediate_size)
-        self.experts = nn.ModuleList(make_mlp(expert) for _ in range(cfg.num_experts))
+        self.experts: Any = nn.ModuleList(make_mlp(expert) for _ in range(cfg.num_experts))
 
     def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
         if len(x_ND) == 0:  # a prefill wants no output of the last layer
@@ -67,8 +69,8 @@ def take_loads(model: nn.Module) -> tuple[float, float] | None:
     The first number is the rows of the busiest expert, by the mean over experts: 1 is even, experts / experts per token
     the most. The second is the share of experts without a row. Rows are those of this process, padding included.
     """
-    sparse = [module for module in model.modules() if isinstance(module, SparseMLP) and module.loads is not None]
-    loads = [module.loads.double() for module in sparse]
+    sparse = [module for module in model.modules() if isinstance(module, SparseMLP)]
+    loads = [module.loads.double() for module in sparse if module.loads is not None]
     for module in sparse:
         module.loads = None
     if not loads:

@@ -12,6 +12,7 @@ inputs. Only the linear layers of blocks are quantised: embeddings, head and nor
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +39,11 @@ class QuantLinear(Linear):
     is not quantised (kind "none") beside others that are, `weight` is the plain weight.
     """
 
+    absmax: torch.Tensor
+    nested_absmax: torch.Tensor
+    nested_map: torch.Tensor
+    offset: torch.Tensor
+
     def __init__(self, linear: nn.Linear, kind: str):
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.kind = linear.in_features, linear.out_features, kind
@@ -61,8 +67,8 @@ class QuantLinear(Linear):
         return dequantise(self).to(dtype) if weight is None else weight
 
     @staticmethod
-    def joint_product(x: torch.Tensor, layers: Sequence["QuantLinear"]) -> torch.Tensor:
-        """Return the outputs of the layers side by side, [..., in] -> [..., sum of out], without a gradient."""
+    def joint_product(x: torch.Tensor, layers: Sequence[Any]) -> torch.Tensor:
+        """Return the outputs of quantised layers side by side, [..., in] -> [..., sum of out], without a gradient."""
         matmul = layers[0].matmul
         y = hooks(x).quant_product(x, layers) if matmul is None else None
         if y is None:
@@ -71,7 +77,7 @@ class QuantLinear(Linear):
         return y
 
     @staticmethod
-    def joint_gradient(grad: torch.Tensor, layers: Sequence["QuantLinear"]) -> torch.Tensor:
+    def joint_gradient(grad: torch.Tensor, layers: Sequence[Any]) -> torch.Tensor:
         """Return the gradient of `joint_product`'s input from the gradient of its output."""
         grads = grad.split([layer.out_features for layer in layers], -1)
         parts = (part @ layer.dense(grad.dtype) for part, layer in zip(grads, layers, strict=True))

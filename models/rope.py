@@ -7,6 +7,7 @@ may be stretched for longer sequences in the published ways: linear, dynamic, ya
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -40,7 +41,7 @@ class Rope:
 
     kind: str = "default"  # default | linear | dynamic | yarn | llama3 | none: every angle is 0, which turns nothing
     theta: float = THETA
-    stretch: Stretch | None = None  # for other kinds than the default
+    stretch: Stretch | Any = None  # a Stretch for other kinds than the default, else None
     max_length: int | None = None  # dynamic: up to this length the angles do not depend on the length
     scaling: float = 1.0  # multiplies cos and sin, so attention scores grow by its square (yarn, Granite)
 
@@ -116,7 +117,7 @@ def rope_settings(raw: dict) -> dict:
     stored = raw.get(name) or {}
     if not isinstance(stored, dict):
         raise Refusal(f"{name} must be an object, not {stored!r}")
-    theta = THETAS.get(raw.get("model_type"), THETA) if raw.get("rope_theta") is None else raw["rope_theta"]
+    theta = THETAS.get(raw.get("model_type", ""), THETA) if raw.get("rope_theta") is None else raw["rope_theta"]
     if raw.get("model_type") == "olmo3" and not nested(stored):  # whose sliding layers keep the plain angles
         if stored and name == "rope_parameters":
             raise Refusal("rope_parameters of olmo3 must be nested by layer type")

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -44,8 +45,8 @@ class Slot:
     limit: int | None = None  # most tokens of the current turn, if not max_new_tokens
     turn: int = -1  # index of the current turn
     stream: int = 0  # state of the turn's random numbers
-    sampling: SampledTurn | None = None  # the turn being sampled
-    parent: int | None = None  # slot to copy the first `length` tokens from, once they are computed
+    sampling: SampledTurn | Any = None  # the turn being sampled, or None
+    parent: int | Any = None  # slot to copy the first `length` tokens from, once they are computed; or None
 
     def room(self, max_len: int) -> int:
         """Return how many more tokens fit; negative if too many were fed."""

@@ -58,11 +58,14 @@ class Stacked:
 
     def _split(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return (the outputs, the adapters' low-rank inputs) from their joint product."""
+        if not self.joint_Bs:
+            return y, None
         width = sum(self.widths)
-        return torch.split_with_sizes(y, (width, y.shape[1] - width), -1) if self.joint_Bs else (y, None)
+        outputs, low = torch.split_with_sizes(y, (width, y.shape[1] - width), -1)
+        return outputs, low
 
     def add_adapters(self, y: torch.Tensor, low: torch.Tensor | None) -> torch.Tensor:
-        if not self.joint_Bs:
+        if low is None:
             return y
         if len(self.joint_Bs) == 1:
             return y.addmm_(low, self.joint_Bs[0])

@@ -7,6 +7,7 @@ training does. `sampler_gap` measures the same on what is trained with the weigh
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -117,7 +118,7 @@ def _gap(model: CausalLM, sequences: list[list[int]], sampled: list[list[float]]
     ids, rows, sequences_ST = _packed(model, sequences)
     own = [row[-len(logprobs) :] for row, logprobs in zip(rows, sampled, strict=True)]
     places = torch.cat(own).to(ids.device)
-    nothing = lambda _: None  # noqa: E731  (no backward follows, so that nothing need be kept for it)
+    nothing: Any = lambda _: None  # noqa: E731  (no backward follows, so that nothing need be kept for it)
     with torch.enable_grad(), saved_tensors_hooks(nothing, nothing):
         hidden_ND = model(ids[None], sequences_ST=sequences_ST, wanted=places - 1)
         logprobs_N = token_logprobs(hidden_ND, model.lm_head.weight, ids[places])[0].detach().cpu()
@@ -205,7 +206,8 @@ def _first_module(model: CausalLM, sequences: list[list[int]]) -> str | None:
 
 def _outputs(model: CausalLM, ids: torch.Tensor, sequences_ST: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the output [N, D] of each norm, attention and MLP by its name, in the order of the forward."""
-    outputs, removable = {}, []
+    outputs: dict[str, torch.Tensor] = {}
+    removable = []
     for name, module in model.named_modules():
         whole = isinstance(module, RMSNorm | Attention | MLP | SparseMLP) and ".experts." not in name
         if whole and not name.endswith(("q_norm", "k_norm")):

@@ -8,11 +8,11 @@ Checkpoints are untrusted: nothing is unpickled.
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
 
 from models.checkpoints import converted, quantised
 from models.checkpoints.quantised import names_in_files
@@ -193,15 +193,15 @@ def shard_files(index: Path) -> list[Path]:
     return [index.parent / shard for shard in shards]
 
 
-def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torch.dtype) -> None:
+def check_weights(folder: Path, files: list[Path], model: CausalLM, dtype: torch.dtype) -> None:
     """Raise ValueError, with one line that names the file or tensor, if the files are not exactly the model's weights.
 
-    model: a models.CausalLM, whose parameters may be on the meta device; dtype: in which a tied head is compared.
+    model: its parameters may be on the meta device; dtype: in which a tied head is compared.
     """
-    shapes = {key: tuple(p.shape) for key, p in model.named_parameters(remove_duplicate=False)}
-    if model.config.quant != "none":
-        shapes = names_in_files(model, files)
-    tied, matrices, seen = model.config.tie_word_embeddings, {}, set()
+    dense = {key: tuple(p.shape) for key, p in model.named_parameters(remove_duplicate=False)}
+    shapes = names_in_files(model, files) if model.config.quant != "none" else dense
+    seen: set[str] = set()
+    tied, matrices = model.config.tie_word_embeddings, {}
     for path in files:
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
@@ -231,7 +231,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> bool:
     return all(torch.equal(a.to(dtype), b.to(dtype)) for a, b in zip(one.split(ROWS), other.split(ROWS), strict=True))
 
 
-def _check_tensor(path: Path, file: safe_open, key: str, shapes: dict[str, tuple | None], seen: set[str]) -> None:
+def _check_tensor(path: Path, file: safe_open, key: str, shapes: Mapping[str, tuple | None], seen: set[str]) -> None:
     """Raise ValueError if a file's tensor is repeated, unknown, misshapen or of integers."""
     if key in seen:
         raise Refusal(f"{path}: tensor {key} is already in another shard")

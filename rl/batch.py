@@ -7,6 +7,7 @@ sampled token gives its log-probability and its value.
 import random
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
@@ -39,9 +40,15 @@ def make_batch(episodes: list[Episode]) -> Batch:
 def _as_step(batch: Batch) -> Batch:
     """Return the batch as a whole optimizer step: its own counts are the denominators."""
     tokens, turns = len(batch.episode_N), int(batch.turn_first_N.sum())
-    counts = {"total_tokens": tokens, "total_turns": turns, "total_episodes": len(batch.episodes)}
     observed = sum(sum(e.observation_mask_T) for e in batch.episodes)
-    return replace(batch, **counts, total_observed=observed, learned_tokens=tokens)
+    return replace(
+        batch,
+        total_tokens=tokens,
+        total_turns=turns,
+        total_episodes=len(batch.episodes),
+        total_observed=observed,
+        learned_tokens=tokens,
+    )
 
 
 def select(batch: Batch, indices: list[int]) -> Batch:
@@ -53,7 +60,7 @@ def select(batch: Batch, indices: list[int]) -> Batch:
     starts = torch.searchsorted(batch.episode_N, torch.arange(len(batch.episodes) + 1)).tolist()
     where_N = torch.tensor([n for i in indices for n in range(starts[i], starts[i + 1])], dtype=torch.long)
     counts = torch.tensor([starts[i + 1] - starts[i] for i in indices], dtype=torch.long)
-    cut = {}
+    cut: dict[str, Any] = {}
     for kind, chosen, size in (("_N", where_N, len(batch.episode_N)), ("_B", indices, len(batch.episodes))):
         for name in (field.name for field in fields(batch) if field.name.endswith(kind)):
             values = getattr(batch, name)
@@ -83,7 +90,8 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     prompt once; the end of a piece can still split a group. Pieces alternate long and short, so that neighbours cost
     the same on two ranks.
     """
-    groups, lengths, longest = [e.group for e in batch.episodes], [len(e.ids_T) for e in batch.episodes], {}
+    groups, lengths = [e.group for e in batch.episodes], [len(e.ids_T) for e in batch.episodes]
+    longest: dict[int, int] = {}
     for group, length in zip(groups, lengths, strict=True):
         longest[group] = max(length, longest.get(group, 0))
     # Of equally long groups the number decides, else their episodes would mix and their prompts be computed twice.
@@ -103,9 +111,11 @@ def _in_pairs(order: list[int], lengths: list[int], limit: int, pairs: int) -> l
     """Cut a list of episodes, longest first, into that many pairs of pieces of about equal tokens. A pair's first piece
     is taken from the long end, its second from the short end. A piece ends early at `limit` tokens, which may make more
     pieces. If all fit, they are one."""
-    rest, pieces, total, taken = order[:], [], sum(lengths), 0  # taken: tokens of the pieces so far
+    pieces: list[list[int]] = []
+    rest, total, taken = order[:], sum(lengths), 0  # taken: tokens of the pieces so far
     while rest:
-        piece, before, end = [], taken, -1 if len(pieces) % 2 else 0
+        piece: list[int] = []
+        before, end = taken, -1 if len(pieces) % 2 else 0
         # What this and all earlier pieces would hold if all were equal; a single piece holds everything.
         target = total * (len(pieces) + 1) / (2 * pairs) if total > limit else total
         while rest:
@@ -250,9 +260,10 @@ def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple[list[torch.Tenso
     """
     device = model.lm_head.weight.device
     # A trie: the key has the row before the id, so that ids share a row only if all ids before them are equal too.
-    rows, prefixes, lengths = [], {}, []  # {(row of the prefix before, last id): row}
+    prefixes: dict[tuple[int, int], int] = {}  # {(row of the prefix before, last id): row}
+    rows, lengths = [], []
     for e in batch.episodes:
-        own = []  # the rows of a sample
+        own: list[int] = []  # the rows of a sample
         for kept, start, stop in e.samples:
             own = own[:kept]
             row = own[-1] if own else -1

@@ -207,6 +207,7 @@ def aggregate(
         length_N = torch.bincount(episode_N)[episode_N]
         return (loss_N / length_N).sum() / total_episodes
     if kind == "turn":
+        assert turn_first_N is not None
         turn_N = turn_first_N.cumsum(0) - 1
         length_N, turns_N = torch.bincount(turn_N)[turn_N], torch.bincount(episode_N[turn_first_N])[episode_N]
         return (loss_N / (length_N * turns_N)).sum() / total_episodes

@@ -79,7 +79,8 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
 def states(episodes: list[Episode], anchor: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (state_steps, next_steps), int64, as core.graph_returns takes them: the number of the state in which each
     turn begins, equal for equal states of a group, and of the state that it leads to."""
-    numbers, state_steps, next_steps = {}, [], []
+    numbers: dict[tuple[int, ...], int] = {}
+    state_steps, next_steps = [], []
     for e in episodes:
         turns = [turn for turn in e.turns if turn.stop > turn.start]  # others have no token, and so no step
         starts = [0, *(turn.stop for turn in turns)] if anchor == "observation" else [0] * len(turns)

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from rl.config.arguments import NotNegative, Positive
+from rl.config.fields import Algorithm
 from rl.config.refusals import Refusal
 from rl.core import kl_estimate
 from rl.records import Batch
@@ -66,7 +67,7 @@ def measured(batch: Batch) -> torch.Tensor | None:
     return None if batch.ref_logprobs_N is None else kl_estimate(batch.logprobs_N, batch.ref_logprobs_N, "k3")
 
 
-def next_kl_coef(batch: Batch, cfg: Config) -> float:
+def next_kl_coef(batch: Batch, cfg: Algorithm) -> float:
     """Return the next epoch's kl_coef (Ziegler et al. 2019, section 2.2): higher if the epoch's KL was above kl_target.
 
     An epoch of n episodes multiplies it by at most 1 +- 0.2 * min(1, n / kl_horizon). The factors compound: in

@@ -4,6 +4,7 @@ The first call of a wrapped method imports torch._dynamo, which takes a second o
 although nothing here is compiled.
 """
 
+from collections.abc import Callable
 from inspect import unwrap
 
 import torch
@@ -16,7 +17,7 @@ def parameters_of(optimizer: torch.optim.Optimizer, policy: bool) -> list[torch.
     return [p for group in optimizer.param_groups if group["policy"] == policy for p in group["params"]]
 
 
-def without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+def without_compiler(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
     """Return a subclass whose steps are those of `kind`, bit for bit."""
     methods = {name: unwrap(getattr(kind, name)) for name in WRAPPED}
     return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(unwrap(kind.step))})

@@ -2,8 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import torch
+
+# Stands for None beside the type of a field that is filled before a loss reads it: type checkers accept it as filled.
+MaybeNone: TypeAlias = Any
 
 
 @dataclass
@@ -126,22 +130,22 @@ class Batch:
     total_turns: int
     total_episodes: int
     total_observed: int = 0  # tokens of observations, which follow the first turn and were not sampled
-    logprobs_N: torch.Tensor | None = None  # under the policy that trains, with its gradient
-    entropy_N: torch.Tensor | None = None  # nats, of the whole distribution at each sampled token
-    values_N: torch.Tensor | None = None  # the critic's, with its gradient; of the state before each sampled token
-    old_values_N: torch.Tensor | None = None  # the critic's, before the update
+    logprobs_N: torch.Tensor | MaybeNone = None  # under the policy that trains, with its gradient
+    entropy_N: torch.Tensor | MaybeNone = None  # nats, of the whole distribution at each sampled token
+    values_N: torch.Tensor | MaybeNone = None  # the critic's, with its gradient; of the state before each sampled token
+    old_values_N: torch.Tensor | MaybeNone = None  # the critic's, before the update
     reads_observations: bool = False  # the loss reads observation_nll_B, so a forward pass must compute it
-    observation_nll_B: torch.Tensor | None = None  # -log p, with its gradient, summed over an episode's observations
-    last_values_B: torch.Tensor | None = None  # its value of the last state, 0 where no ids follow the last turn
-    ref_logprobs_N: torch.Tensor | None = None  # under the reference policy
-    teacher_logprobs_N: torch.Tensor | None = None  # under the teacher of algo=opd
-    choices_N: torch.Tensor | None = None  # int64 [N, top_k]: the ids that the teacher finds likeliest in each place
-    teacher_choices_N: torch.Tensor | None = None  # [N, top_k]: their log-probabilities under the teacher
-    choice_logprobs_N: torch.Tensor | None = None  # and under the policy that trains, with their gradient
-    advantages_N: torch.Tensor | None = None
-    returns_N: torch.Tensor | None = None  # targets of values_N
-    place_N: torch.Tensor | None = None  # int64: index of the entry in the epoch's whole batch
-    first_entropy_N: torch.Tensor | None = None  # float32: entropy_N when the update first met the token; -1: never
+    observation_nll_B: torch.Tensor | MaybeNone = None  # -log p of an episode's observations, summed, with its gradient
+    last_values_B: torch.Tensor | MaybeNone = None  # its value of the last state, 0 where no ids follow the last turn
+    ref_logprobs_N: torch.Tensor | MaybeNone = None  # under the reference policy
+    teacher_logprobs_N: torch.Tensor | MaybeNone = None  # under the teacher of algo=opd
+    choices_N: torch.Tensor | MaybeNone = None  # int64 [N, top_k]: the teacher's likeliest ids in each place
+    teacher_choices_N: torch.Tensor | MaybeNone = None  # [N, top_k]: their log-probabilities under the teacher
+    choice_logprobs_N: torch.Tensor | MaybeNone = None  # and under the policy that trains, with their gradient
+    advantages_N: torch.Tensor | MaybeNone = None
+    returns_N: torch.Tensor | MaybeNone = None  # targets of values_N
+    place_N: torch.Tensor | MaybeNone = None  # int64: index of the entry in the epoch's whole batch
+    first_entropy_N: torch.Tensor | MaybeNone = None  # float32: entropy_N when the update first met it; -1: never
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
     learned_tokens: int = 0  # how many of total_tokens are in a forward pass; metrics divide by it, losses do not

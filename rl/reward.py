@@ -52,7 +52,8 @@ def measure_progress(env: envs.Environment, name: str, options: dict[str, Any]) 
     name, options: of the environment. The expert plays on in another instance, which has taken the same actions.
     """
     reset, step = env.reset, env.step
-    task, actions, left = (), [], 0
+    task, left = (0, ""), 0
+    actions: list[str] = []
 
     def reset_and_count(seed: int, split: str = "train") -> list[dict]:
         nonlocal task, left
@@ -61,10 +62,10 @@ def measure_progress(env: envs.Environment, name: str, options: dict[str, Any]) 
         messages, left = reset(seed, split), moves_left(name, options, task, actions)
         return messages
 
-    def step_and_count(action: str) -> envs.Step:
+    def step_and_count(action_text: str) -> envs.Step:
         nonlocal left
-        result, before = step(action), left
-        actions.append(action)
+        result, before = step(action_text), left
+        actions.append(action_text)
         left = moves_left(name, options, task, actions)
         return replace(result, info={**result.info, "progress": before - left})
 

@@ -33,7 +33,7 @@ from rl.config.refusals import Refusal
 from rl.ranks.pace import Pace
 from rl.ranks.playing import play_on_ranks
 from rl.records import Episode
-from rl.remote.sampler import RemoteEngine, remote_engine
+from rl.remote.sampler import FailedTurn, RemoteEngine, remote_engine
 from rl.report import progress as live
 from rl.run.health import sampler_hash
 from rl.tasks import Task, failures_of, make_env, task_digest
@@ -152,7 +152,7 @@ class _Games:
     """The episodes of a rollout: waiting for a slot of the engine, being played, finished."""
 
     model: CausalLM
-    engine: Engine
+    engine: Engine | RemoteEngine
     tokenizer: Tokenizer
     waiting: deque[Task]
     cfg: Config
@@ -169,7 +169,8 @@ class _Games:
     def start(self) -> None:
         """Start as many episodes as the engine has room for. Slots of a group that start together fork its prompt."""
         sibling = None  # (group, slot) of the episode before
-        ready = deque()  # (env, function that returns the first messages) of the next tasks: slow ones reset together
+        # (env, function that returns the first messages) of the next tasks: slow ones reset together
+        ready: deque[tuple[envs.Environment, Callable[[], list[dict]]]] = deque()
         while self.waiting and self.engine.free:
             if not ready:
                 ready += [self.reset(task) for task in islice(self.waiting, self.engine.free)]
@@ -201,7 +202,7 @@ class _Games:
     def add_turn(self, turn: SampledTurn) -> None:
         """Append the agent's turn and let the environment execute it."""
         game = self.playing[turn.slot]
-        if turn.stop_reason == "failed":  # by a server that samples
+        if isinstance(turn, FailedTurn):
             return self.continue_episode(turn.slot, turn.step)
         # The sampled log-probabilities are the old ones of the loss; the mask is 1 on these ids.
         game.episode.append_turn(turn.ids, turn.logprobs, turn.stop_reason, turn.hidden, goes_on=game.past_budget)

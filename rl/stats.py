@@ -228,6 +228,6 @@ def dominance_probability(
     differences: of their successes task by task, for each environment; environments are independent.
     tasks: as `bootstrap`'s, of each environment.
     """
-    tasks = tasks or [None] * len(differences)
-    drawn = (bootstrap(env, DIFFERENCE, draws, seed, tasks[seed]) for seed, env in enumerate(differences))
+    own: Sequence[Sequence[str] | None] = tasks or [None] * len(differences)
+    drawn = (bootstrap(env, DIFFERENCE, draws, seed, own[seed]) for seed, env in enumerate(differences))
     return math.prod(float((draw > 0).mean()) for draw in drawn)

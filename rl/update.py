@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from types import ModuleType
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -169,7 +170,7 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -
                     loss.backward()
             gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
             step_sum.results.append((shares, gap, micro.entropy_N.detach()))
-    metrics: dict[str, float] = defaultdict(float)
+    metrics: dict[str, Any] = defaultdict(float)
     for shares, _, _ in step_sum.results:
         for name, share in shares.items():
             metrics[name] += share

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cache, wraps
+from typing import Any
 
 from models.refusal import Refusal
 
@@ -83,7 +84,7 @@ class Budget:
     def __init__(self, deadline: float):
         self.left, self.deadline = TOTAL, deadline  # in this thread's processor time
 
-    def step(self, value: object = None, size: int = 0) -> object:
+    def step(self, value: Any = None, size: int = 0) -> Any:
         """Count a step and return its result `value`. `size` is the size of a result that is about to be made, or of
         the text that a loop's body writes. Raise ValueError once a limit is exceeded."""
         size = max(size, _size(value))
@@ -175,9 +176,9 @@ def _size_checks() -> type:
         def visit_For(self, node):
             fixed = [part.data for part in node.find_all(nodes.TemplateData)]
             fixed += [str(part.value) for part in node.find_all(nodes.Const)]
-            node = self.generic_visit(node)
-            node.iter = around(node.iter, "counted", sum(map(len, fixed)))
-            return node
+            loop: Any = self.generic_visit(node)
+            loop.iter = around(loop.iter, "counted", sum(map(len, fixed)))
+            return loop
 
         def visit_Concat(self, node):
             return around(self.generic_visit(node))
@@ -185,8 +186,8 @@ def _size_checks() -> type:
         visit_List = visit_Dict = visit_Concat
 
         def visit_Tuple(self, node):
-            node = self.generic_visit(node)
-            return around(node) if node.ctx == "load" else node
+            visited: Any = self.generic_visit(node)
+            return around(visited) if visited.ctx == "load" else visited
 
     return SizeChecks
 

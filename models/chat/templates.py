@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from models.chat.formats import (
     ANSWER,
@@ -56,14 +56,26 @@ PROBES = (  # conversations on which no two formats agree
 class Format(Protocol):
     """Writes conversations as text in which control tokens have the names that Marks gives them."""
 
-    end: str  # the token that ends a reply; "" without a chat format
-    opens_thought: bool  # whether the header of a reply ends inside a think block
-    # (messages, header=True) -> a conversation, and if `header` the header that opens the assistant's next reply
-    render: Callable[..., str]
-    # (content) -> (the text before a reply, the reply as the model would sample it)
-    reply: Callable[[str], tuple[str, str]]
-    # (closed, messages) -> (the end of the previous reply, the text that follows, which ends the reply if not closed)
-    follow_up: Callable[[bool, list[dict]], tuple[str, str]]
+    @property
+    def end(self) -> str:
+        """The token that ends a reply; "" without a chat format."""
+
+    @property
+    def opens_thought(self) -> bool:
+        """Whether the header of a reply ends inside a think block."""
+
+    @property
+    def render(self) -> Callable[..., str]:
+        """(messages, header=True) -> a conversation, and if `header` the header that opens the next reply."""
+
+    @property
+    def reply(self) -> Callable[..., tuple[str, str]]:
+        """(content; with tools also calls) -> (the text before a reply, the reply as the model would sample it)."""
+
+    @property
+    def follow_up(self) -> Callable[[bool, list[dict]], tuple[str, str]]:
+        """(closed, messages) -> (the end of the previous reply, the text that follows, which ends the reply if not
+        closed)."""
 
 
 class NoFormat:
@@ -124,7 +136,7 @@ def _choose(template: object, folder: Path, mark: Marks, thinking: bool, rewrite
 
 def hand_written(mark: Marks, thinking: bool) -> list[Format]:
     """Return the hand-written formats whose control tokens the tokenizer has, the plainest first."""
-    formats = []
+    formats: list[Format] = []
     if {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
         formats = [ChatML(mark), Qwen(mark), Qwen(mark, system=QWEN_SYSTEM), Qwen(mark, thinking=thinking)]
     if {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"} <= mark.names.keys():
@@ -146,7 +158,7 @@ def default_template(given: object) -> str | None:
 
 def template_variables(folder: Path, thinking: bool) -> dict[str, object]:
     """Return what templates refer to beside the conversation: bos_token, eos_token and the like, enable_thinking."""
-    tokens = {} if thinking else {"enable_thinking": False}
+    tokens: dict[str, object] = {} if thinking else {"enable_thinking": False}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         for key, token in read_object(folder / name).items():
             text = token.get("content") if isinstance(token, dict) else token
@@ -206,7 +218,7 @@ class Rendering:
             _check_whole(disguised, tools, rendered)
         return self._disguise.reveal(rendered)
 
-    def _hide_all(self, value: object) -> object:
+    def _hide_all(self, value: Any) -> Any:
         """Return a value of JSON with all texts in it disguised."""
         if isinstance(value, dict):
             return {self._disguise.hide(str(key)): self._hide_all(one) for key, one in value.items()}

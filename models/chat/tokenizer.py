@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
@@ -318,7 +319,7 @@ def _check_stage(stage: str, component: object) -> None:
         raise Refusal(f"{stage}: it makes up to {growth:.0f} characters of one, more than {GROWTH}")
 
 
-def _parts(stage: str, component: object) -> Iterator[dict]:
+def _parts(stage: str, component: Any) -> Iterator[dict]:
     """Yield the components of a stage, those in Sequences too."""
     if component is None:
         return

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -120,7 +121,7 @@ class Cursor:
             raise Refusal(f"{what}: more than {MOST_METADATA:,} bytes come before the tensors' data")
         return start
 
-    def number(self, layout: str, what: str) -> int | float | bool:
+    def number(self, layout: str, what: str) -> Any:
         [value] = struct.unpack_from(layout, self.content, self.take(struct.calcsize(layout), what))
         return float(str(np.float32(value))) if layout == "<f" else value  # 1e-05, not 9.999999747378752e-06
 

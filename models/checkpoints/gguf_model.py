@@ -7,6 +7,7 @@ change what the model computes, and is not understood, is refused by name.
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +73,7 @@ def config_of(file: File) -> dict:
         if key not in ONLY or value != ONLY[key]:
             only = f"; supported: {ONLY[key]}" if key in ONLY else ""
             raise Refusal(f"{name} = {shown(value)} is not supported, and may change what the model computes{only}")
-    config = {"architectures": [ARCHITECTURES[arch]], "model_type": arch, "hidden_act": "silu"}
+    config: dict[str, Any] = {"architectures": [ARCHITECTURES[arch]], "model_type": arch, "hidden_act": "silu"}
     config |= {ours: file.own(key, int) for ours, key in SIZES.items()}
     heads = config["num_attention_heads"]
     head_dim = file.own("attention.key_length", int, config["hidden_size"] // max(heads, 1))

@@ -63,7 +63,7 @@ def files(metadata: dict, config: dict) -> dict[str, str]:
     ends = [token_id(metadata, name, len(tokens)) for name in ("eos", "eot", "eom")]
     ends = sorted({i for i in ends if i is not None})
     spec = specification(tokens, types, merges_of(metadata, tokens), metadata["tokenizer.ggml.pre"])
-    if adds_bos:
+    if bos and adds_bos:
         spec["post_processor"] = _begin_with(bos, tokens.index(bos))
     return {
         "tokenizer.json": json.dumps(spec, ensure_ascii=False),

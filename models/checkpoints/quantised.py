@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -40,7 +41,8 @@ def read(model: CausalLM, quant: str, files: list[Path], dtype: torch.dtype, dev
     at a time. Raise ValueError for a tensor that is in two files or does not fit its format.
     """
     stored = replace_layers(model, quant, files)
-    layers, tensors = block_linears(model), {}
+    tensors: dict[str, torch.Tensor] = {}
+    layers = block_linears(model)
     for file in files:
         for path, module_tensors in convert(file, keys_of(file), layers, stored, dtype, device):
             if repeated := tensors.keys() & {f"{path}.{name}" for name in module_tensors}:
@@ -64,7 +66,7 @@ def replace_layers(model: CausalLM, quant: str, files: list[Path]) -> dict[str, 
 
 
 def convert(
-    file_path: Path, keys: Iterable[str], layers: dict[str, QuantLinear], stored: dict[str, str], dtype, device
+    file_path: Path, keys: Iterable[str], layers: dict[str, Any], stored: dict[str, str], dtype, device
 ) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
     """Read the tensors of a file that `keys` names, one at a time. Yield (a module's path, its tensors by attribute).
 
@@ -85,7 +87,7 @@ def convert(
 
 def _convert(layer: QuantLinear | None, name: str, tensor: torch.Tensor, stored: bool, dtype, device) -> dict:
     """Return the module's tensors, by attribute, that a file's tensor gives."""
-    if stored and name in NAMES[layer.kind]:
+    if layer is not None and stored and name in NAMES[layer.kind]:
         return _stored(layer, name, tensor)
     if not tensor.is_floating_point():
         raise Refusal(f"has dtype {tensor.dtype}; weights must be floating-point numbers")
@@ -169,9 +171,10 @@ def split(key: str, stored: dict[str, str]) -> tuple[str, str]:
 def names_in_files(model: CausalLM, files: list[Path]) -> dict[str, tuple[int, ...] | None]:
     """Return the tensors that the files must hold with their shapes; None for those that `read` checks."""
     stored, keys = stored_layers(model, files), {key for path in files for key in keys_of(path)}
-    shapes = {key: tuple(p.shape) for key, p in model.named_parameters(remove_duplicate=False)}
+    dense = {key: tuple(p.shape) for key, p in model.named_parameters(remove_duplicate=False)}
+    shapes: dict[str, tuple[int, ...] | None] = {**dense}
     for path, layer in block_linears(model).items():
         shapes[f"{path}.weight"] = (layer.out_features, layer.in_features)
-        names = [name for name in NAMES.get(stored.get(path), ()) if name != OPTIONAL or f"{path}.{name}" in keys]
+        names = [name for name in NAMES.get(stored.get(path, ""), ()) if name != OPTIONAL or f"{path}.{name}" in keys]
         shapes |= {f"{path}.{name}": None for name in names}
     return shapes

@@ -36,7 +36,7 @@ def installed() -> Path | None:
     """Return the GGUF file of the installed package; None if it is not installed. Raise ValueError for another file
     than the known one."""
     try:
-        file = Path(metadata.distribution(PACKAGE.partition("==")[0]).locate_file(MEMBER))
+        file = Path(str(metadata.distribution(PACKAGE.partition("==")[0]).locate_file(MEMBER)))
     except metadata.PackageNotFoundError:
         return None
     if not file.is_file():  # another version

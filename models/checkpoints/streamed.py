@@ -42,7 +42,9 @@ class StreamedModel:
         self.ends = tuple(dict.fromkeys((EMBEDDING, NORM, self.head)))  # the tensors outside of blocks
         self.paths = [f"model.layers.{i}" for i in range(len(self.meta.model.layers))]
         self.modules = dict(self.meta.named_modules())  # before adapters are injected
-        self.file_of, self.keys = {}, defaultdict(lambda: defaultdict(list))  # block -> file -> its tensors
+        self.file_of = {}
+        # block -> file -> its tensors
+        self.keys: dict[str, dict[Path, list[str]]] = defaultdict(lambda: defaultdict(list))
         for file in files:
             for key in keys_of(file):
                 self.file_of[key] = file

@@ -1,11 +1,13 @@
 """The memory that models/cpu takes beside a model's weights, computed from the model's sizes: for plan=."""
 
 from functools import cache
+from typing import Literal
 
 import torch
 
 from models import head
 from models.cpu import onednn, packed, process, products, speed, step
+from models.cpu.packed import Library
 from models.linear import ROW_MULTIPLE
 from models.logprob import SLAB
 from models.memory import Footprint
@@ -40,13 +42,13 @@ def footprint(
 
 
 @cache
-def _library(kind: str, sizes: Sizes, dtype: torch.dtype) -> str:
+def _library(kind: Library | Literal["auto"], sizes: Sizes, dtype: torch.dtype) -> Library:
     if kind != "auto":
         return process.asked_library(kind)[0]
     return process.best_library(speed.random_part(sizes, dtype))[0]
 
 
-def _bytes_of_copy(dtype: torch.dtype, library: str) -> int:
+def _bytes_of_copy(dtype: torch.dtype, library: Library) -> int:
     """Return the bytes of a number in a weight's copy, 0 where none is made."""
     by = packed.library_of(dtype, library)
     return packed.bytes_of(dtype, by) if by else 0

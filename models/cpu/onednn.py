@@ -7,6 +7,7 @@ layout instead (packed.py). torch has one switch for the whole process, so there
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from threading import Lock
+from typing import Any
 
 import torch
 
@@ -46,12 +47,17 @@ def agrees_with_mkl() -> bool:
         return torch.equal(torch.bmm(queries, keys), by_mkl)
 
 
+def _settings() -> Any:
+    """Return torch's settings of oneDNN's matrix products; None if it has none."""
+    return getattr(torch.backends.mkldnn, "matmul", None)
+
+
 @contextmanager
 def _switch():
     """Within this context torch multiplies float32 matrices by oneDNN. Switches the whole process: the last context to
     end, of any thread, restores what was before the first."""
     global _within, _before
-    matmul = torch.backends.mkldnn.matmul
+    matmul = _settings()
     with _lock:
         _within += 1
         if _within == 1:
@@ -70,7 +76,7 @@ def _switch():
 def multiplies_float32() -> bool:
     """Return whether torch gives products of float32 to oneDNN when it is allowed bfloat16, and oneDNN computes them in
     float32. torch does so only on CPUs with AVX-512; a CPU with instructions for bfloat16 (Intel's AMX) would round."""
-    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    matmul = _settings()
     if not hasattr(matmul, "fp32_precision") or not torch.backends.mkldnn.is_available():
         return False
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():

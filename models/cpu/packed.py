@@ -89,7 +89,9 @@ def multiply(x: torch.Tensor, packed: Packed, bias: torch.Tensor | None = None) 
 def multiply_first(x_ND: torch.Tensor, rows: int, packed: Packed, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Return `multiply` for an x whose rows from `rows` on are padding. They are left out, and their results are zeros,
     for oneDNN's copies of layers of at most TRIED_SIZE weights, where `independent_rows` allows it."""
-    small = rows < len(x_ND) <= TRIED_ROWS and not isinstance(packed, MKLWeight) and packed.numel() <= TRIED_SIZE
+    if isinstance(packed, MKLWeight):
+        return packed.multiply(x_ND, bias)
+    small = rows < len(x_ND) <= TRIED_ROWS and packed.numel() <= TRIED_SIZE
     if small and independent_rows("onednn", *packed.shape, torch.get_num_threads()):
         return F.pad(multiply(x_ND[:rows], packed, bias), (0, 0, 0, len(x_ND) - rows))
     return multiply(x_ND, packed, bias)
@@ -129,7 +131,7 @@ def weight_copy(weights: list[torch.Tensor], transposed: bool = False) -> Packed
     """Return the packed copy of the stacked weights [O, D], transposed if asked; None for the plain product."""
     piece = lambda weight: [weight.mT if transposed else weight]  # noqa: E731
     copies = _cached(weights, (transposed, len(weights)), piece, keep=keep_layers)
-    return copies and copies[0]
+    return copies[0] if copies else None
 
 
 def slab_copies(weight: torch.Tensor, size: int, dtype: torch.dtype, transposed: bool = False):
@@ -169,7 +171,7 @@ def library_of(dtype: torch.dtype, chosen: Library) -> Literal["onednn", "mkl"] 
     """Return whose copy a weight of dtype has under a choice of library; None: there is no copy."""
     if chosen == "plain" and dtype == torch.float32:
         return None
-    by = "mkl" if chosen == "mkl" else "onednn"
+    by: Literal["onednn", "mkl"] = "mkl" if chosen == "mkl" else "onednn"
     return by if usable(dtype, by) else None
 
 

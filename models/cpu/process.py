@@ -3,6 +3,7 @@ the process. models/trial.py then tries whether sampling and training have the s
 """
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 
@@ -19,7 +20,7 @@ NAMES = {
 }
 
 
-def choose_for_model(model: CausalLM, products: str, rows: int) -> None:
+def choose_for_model(model: CausalLM, products: Library | Literal["auto"], rows: int) -> None:
     """Choose the library of a model's products and print it. rows: sequences that are sampled at once."""
     dtype = model.lm_head.weight.dtype
     print(f"products: {choose_products(products, model, rows)}")
@@ -42,7 +43,7 @@ def other_libraries() -> Iterator[str]:
             yield NAMES[other]
 
 
-def choose_products(kind: str, model: CausalLM | Part, rows: int = ROWS) -> str:
+def choose_products(kind: Library | Literal["auto"], model: CausalLM | Part, rows: int = ROWS) -> str:
     """Set packed.py's library of products with frozen weights: the one that is asked for, or with "auto" the best.
     Return a line about it."""
     chosen, why = best_library(model, rows) if kind == "auto" else asked_library(kind)
@@ -86,8 +87,9 @@ def best_library(model: CausalLM | Part, rows: int = ROWS) -> tuple[Library, str
     while True:
         chosen, costs = speed.race(part, steps, rows)
         packed.use(chosen, afresh=True)
-        tries = type(model) is CausalLM and any(p.requires_grad for p in model.parameters())
-        allowed = step.exact_arguments(model) if tries else steps[chosen]
+        allowed = steps[chosen]
+        if type(model) is CausalLM and any(p.requires_grad for p in model.parameters()):
+            allowed = step.exact_arguments(model)
         if allowed == steps[chosen]:
             return chosen, _reason(chosen, costs, half)
         steps[chosen] = allowed

@@ -84,7 +84,8 @@ def race(part: Part, steps: dict[Library, Step | None], rows: int) -> tuple[Libr
     the first one that is left is surely not slower, or else after LIMIT; the medians of the rounds then decide.
     """
     rows = min(rows, MOST_ROWS)
-    tried, rounds = [Tried(part, by, step, rows) for by, step in steps.items()], {by: [] for by in steps}
+    tried = [Tried(part, by, step, rows) for by, step in steps.items()]
+    rounds: dict[Library, list[float]] = {by: [] for by in steps}
     for one in tried:
         one.warm_up()
     ends = time.process_time() + LIMIT

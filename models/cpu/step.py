@@ -29,7 +29,8 @@ from models.linear import ROW_MULTIPLE, LinearParts
 from models.stacked import groups, padded, random_factors, step_layers
 
 Step = tuple[Copies, int, int]  # arguments of a CPUStep beside the model
-_agreed = WeakKeyDictionary()  # {model: {kind of model: the Step of an exact CPUStep, or None}}
+# {model: {kind of model: the Step of an exact CPUStep, or None}}
+_agreed: WeakKeyDictionary[CausalLM, dict] = WeakKeyDictionary()
 SMALL = 20_000_000  # parameters; the frozen weights of smaller models are copied for every adapter
 SHORT = 256  # tokens of a prefill; in longer ones sums cost more than calls
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -256,7 +256,7 @@ def main(keys: Keys) -> None:
     write_json(out / "generation_config.json", {"eos_token_id": [end, pad], "pad_token_id": pad})
 
     # 2. random weights
-    raw = {**CONFIG, "vocab_size": keys.vocab_size, "eos_token_id": end, "pad_token_id": pad}
+    raw: dict[str, Any] = {**CONFIG, "vocab_size": keys.vocab_size, "eos_token_id": end, "pad_token_id": pad}
     torch.manual_seed(keys.seed)
     model = CausalLM(parse_config(raw))
     depth = raw["num_hidden_layers"]

@@ -221,6 +221,8 @@ class Algorithm(Protocol):
     critic_warmup: int
     bootstrap: bool  # its value of the state after a turn limit counts as reward to come
     kl_coef: float  # with a reference
+    kl_target: float | None
+    kl_horizon: int
     reference_every: int
     all_tokens: bool  # of demonstrations
     prompt_column: str

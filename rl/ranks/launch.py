@@ -41,7 +41,7 @@ LOOPBACK = ("lo", "lo0")  # names of the network that reaches this machine alone
 STARTED = "LORA_RL_STORE"  # in the environment of ranks started here: host:port of the store, and :pid of this process
 
 
-def run(main: Callable[[Config], None], cfg: Config, groups: int, computed: bool = False) -> None:
+def run(main: Callable[[Config], object], cfg: Config, groups: int, computed: bool = False) -> None:
     """Call main(cfg) in this process, or as one of several ranks, or start these and wait for them.
 
     groups: of episodes, which stay whole. Raise ArgumentError if there are more ranks.
@@ -232,7 +232,7 @@ def status_of(child: subprocess.Popen | Fork, came: list[int]) -> int:
 # --------------------------------------------------------------------------------------------------------- each rank
 
 
-def run_as_rank(main: Callable[[Config], None], cfg: Config) -> None:
+def run_as_rank(main: Callable[[Config], object], cfg: Config) -> None:
     """Join the other ranks and call main(cfg)."""
     join(cfg.device)
     beating = heartbeat.Heartbeat()
@@ -255,7 +255,7 @@ def leave() -> None:
     dist.destroy_process_group()
 
 
-def call(main: Callable[[Config], None], cfg: Config) -> None:
+def call(main: Callable[[Config], object], cfg: Config) -> None:
     """Call main(cfg) on all ranks; the first alone prints."""
     agree(cfg)
     if ranks.is_first():

@@ -1,7 +1,7 @@
 """How several ranks share the episodes that are played."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 from typing import Any
 
@@ -31,7 +31,7 @@ class Lines:
 
 
 def play_on_ranks(
-    ways: list[Way],
+    ways: Sequence[Way],
     tasks: list[Task],
     progress: tqdm,
     pace: Pace | None = None,

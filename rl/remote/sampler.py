@@ -133,6 +133,7 @@ class RemoteEngine:
     words: int  # size of the vocabulary
     slots: dict[int, _Slot] = field(default_factory=dict)
     unfinished: int = 0  # tokens in turns that are not finished: the server does not say
+    keep_hidden: bool = False  # without effect: a server sends no hidden states
 
     @property
     def free(self) -> int:

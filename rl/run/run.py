@@ -28,7 +28,7 @@ class Run:
     """The folder that a run writes into, locked by rl/run/folder.py, and the settings of the run."""
 
     folder: Path
-    cfg: Config | None = None  # from `begin` on
+    cfg: Config = field(init=False, repr=False)  # from `begin` on
     phases: dict[str, dict] = field(default_factory=dict)  # those that are not yet logged
 
     def begin(self, cfg: Config) -> None:

@@ -1,6 +1,7 @@
 """Everything of a run that changes, in one record."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -9,6 +10,11 @@ from rl.ppo import Critic
 from rl.ranks.pace import Pace
 from rl.run.health import weights_hash
 from rl.run.watch import Watch
+
+if TYPE_CHECKING:  # these import this file, or more than a run needs
+    from rl.remote.ahead import Ahead
+    from rl.rubric import Judge
+    from rl.teacher import Teacher
 
 MOVED = "moved"  # name of the adapter that is a copy of the policy, made by reference_every
 COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline", "micro_tokens")  # the plain numbers of a TrainState
@@ -34,9 +40,9 @@ class TrainState:
     micro_tokens: int = 0  # smaller than the configured number, once memory ran out; 0: that number
     mid_epoch: bool = False  # an epoch's optimizer steps are under way
     resumed_from: int = -1  # epoch of the checkpoint that this process went on from
-    ahead: object = None  # ahead=1: rl/remote/ahead.py's Ahead, with the episodes that are being sampled; not saved
-    teacher: object = None  # algo=opd: rl/teacher.py's Teacher, loaded anew when a run is resumed; not saved
-    judge: object = None  # reward.judge=: rl/rubric.py's Judge, loaded anew as well; not saved
+    ahead: "Ahead | None" = None  # ahead=1: the episodes that are being sampled; not saved
+    teacher: "Teacher | None" = None  # algo=opd; loaded anew when a run is resumed, not saved
+    judge: "Judge | None" = None  # reward.judge=; loaded anew as well, not saved
     pace: Pace = field(default_factory=Pace)  # how fast this rank works, how long episodes are; not saved
     watch: Watch = field(default_factory=Watch)  # checks that the run does not learn nonsense; not saved
     masters: dict[str, torch.Tensor] = field(
