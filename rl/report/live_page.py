@@ -24,7 +24,8 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self.server.access.check(self.headers)  # another page's name may have been made to point here
         except BadRequest as error:
-            self.reply(*error.args)
+            status, line = error.args
+            self.reply(status, line.partition(";")[0])  # without the advice, which is for a server with keys of its own
             return
         if self.path == "/version":
             self.reply(200, self.server.version())
