@@ -648,7 +648,7 @@
     const dot = (run) => (many ? el("i", { class: `dot ${colour(run)}` }) : null);
     const outcome = (e) => el("span", { class: `outcome ${OUTCOMES.includes(e.outcome) ? e.outcome : "unknown"}` }, e.outcome);
     function fill() {
-      const rows = found.slice(0, state.shown).map((e) => el("button", { type: "button", class: colour(e.run), "aria-current": e === state.current, onclick: () => choose(e) },
+      const rows = found.slice(0, state.shown).map((e) => el("button", { type: "button", class: colour(e.run), "aria-current": String(e === state.current), onclick: () => choose(e) },
         el("span", {}, dot(e.run), outcome(e), `  ${e.env}`), el("b", {}, number(e.score)), el("span", { class: "task" }, taskOf(e)),
         el("small", {}, `epoch ${e.epoch}${e.way ? ` · ${WAYS[e.way]}` : ""}`), el("small", {}, `${e.turns} turn${e.turns === 1 ? "" : "s"} · ${whole(e.sampled)} tokens`)));
       if (found.length > state.shown) rows.push(el("button", { type: "button", class: "more", onclick: () => { state.shown += 200; fill(); } }, `${whole(found.length - state.shown)} more`));

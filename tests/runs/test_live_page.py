@@ -76,10 +76,7 @@ def test_only_this_machine_s_own_names_reach_the_page(tmp_path):
     with served(tmp_path / "run") as get:
         assert get(Host="localhost:1")[0] == 200
         for path in ("/", "/version"):
-            assert get(path, Host="attacker.example") == (
-                403,
-                "'attacker.example' is not a name of this server; the key names= allows more",
-            )
+            assert get(path, Host="attacker.example") == (403, "'attacker.example' is not a name of this server")
         assert get("/config.json")[0] == get("/../config.json")[0] == 404
 
 
@@ -104,7 +101,7 @@ def test_watch_refuses_what_it_cannot_serve(tmp_path, capsys):
             (["watch=true", "out=x.html"], "watch=true serves a page and writes nothing, so out= does not apply"),
             (
                 [f"{tmp_path}/other", "watch=true"],
-                "other is not the folder of a run that has begun; runs beside it: none",
+                "other is not the folder of a run that has begun; runs beside",
             ),
         ):
             with pytest.raises(SystemExit) as ended:
