@@ -131,7 +131,7 @@
       const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title });
       for (const x of unique(ticks(chart.first, lastEpoch, Math.max(2, width / 110)).map(Math.round)))
         if (x >= chart.first && x <= lastEpoch) drawing.append(svg("text", { x: frame.x(x), y: height - 5, "text-anchor": frame.x(x) > frame.right - 6 ? "end" : "middle" }, String(x)));
-      drawing.append(svg("text", { class: "axis", x: frame.left - 6, y: height - 5, "text-anchor": "end" }, "epoch"));
+      drawing.append(svg("text", { x: frame.left - 6, y: height - 5, "text-anchor": "end" }, "epoch"));
       body(drawing, frame);
       drawing.append(cursor);
       drawing.addEventListener("pointermove", (event) => {

@@ -498,10 +498,10 @@ def browser() -> str:
     return shutil.which("chromium") or shutil.which("google-chrome") or pytest.skip("no Chromium on this machine")
 
 
-def drawn(browser: str, path: Path, folder: Path) -> str:
+def drawn(browser: str, path: Path, folder: Path, fragment: str = "") -> str:
     """Return what Chromium makes of the page's main element. Fail if it prints anything on the console."""
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
-    command += [f"--user-data-dir={folder}/profile", path.as_uri()]
+    command += [f"--user-data-dir={folder}/profile", path.as_uri() + fragment]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert 'data-ready="yes"' in done.stdout, done.stderr[-2000:]
     assert re.findall(r"CONSOLE.*", done.stderr) == []
@@ -514,6 +514,20 @@ def test_chromium_draws_the_page_without_an_error(browser, hostile, run, tmp_pat
     found = drawn(browser, folder / "report.html", tmp_path)
     assert found.count("<figure>") >= (0 if hostile else 12) and 'class="turn"' in found
     assert not re.search(r"<(img|script)", found)
+
+
+def test_seeds_are_averaged_and_a_link_opens_its_episode(browser, run, tmp_path):
+    """The one of a held-out task, with the choice to see it beside the same task before training."""
+    again = shutil.copytree(run, tmp_path / "again")
+    path = again / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 1, "out": "again"}))
+    (tmp_path / "both.html").write_text(page.page([run, again]))
+    found = drawn(browser, tmp_path / "both.html", tmp_path, "#episode-1-2-1-0")
+    assert (
+        "Runs that differ in their seed alone" in found and len(re.findall(r'class="line c0 [^"]*member"', found)) >= 6
+    )
+    assert re.search(r"epoch 2, held-out, sampled, seed \d+", found) and "again, epoch 0, before training" in found
+    assert re.search(r'aria-current="true"(?:(?!</button>).)*class="task">[^<]+<', found), "the list marks and names it"
 
 
 def test_charts_have_whole_columns_and_ticks_that_differ(browser, tmp_path):
