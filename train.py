@@ -28,7 +28,7 @@ from rl.ranks import launch
 from rl.records import Batch, Episode
 from rl.remote import ahead, off_policy
 from rl.report.trackers import Tracker
-from rl.report.write import complete_records, write_report
+from rl.report.write import complete_records, write_held_out, write_report
 from rl.rollout import rollout
 from rl.run import exits, setup, signals
 from rl.run.log import rollout_stats, token_stats
@@ -156,18 +156,20 @@ def learn(state: TrainState, batch: Batch, cfg: Config) -> tuple[dict, Batch]:
 def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None) -> None:
     """Evaluate on held-out tasks, sampled and greedily, and for sft on held-out demonstrations. Log and print."""
     cfg = run.cfg
-    prefix, results = f"epoch {state.epoch:>3}/{cfg.epochs}  ", []
+    prefix, results, held_out_episodes = f"epoch {state.epoch:>3}/{cfg.epochs}  ", [], {}
     with run.phase("evaluate") as phase:
         if cfg.algorithm.source == "demonstrations":
             results += evaluate_held_out(prefix, state.model, tokenizer, demos, cfg)
         if cfg.eval_episodes and not demos:
             ways = (cfg.temperature, 0.0)
             held_out = cfg.eval_split, cfg.eval_episodes
-            for result in evaluate(state.model, tokenizer, cfg, ways, *held_out, state.pace):
+            for result, episodes in evaluate(state.model, tokenizer, cfg, ways, *held_out, state.pace):
+                held_out_episodes[result["temperature"]] = episodes
                 phase["tokens"] += result["sampled_tokens"]
                 results.append({"eval": result})
                 print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)
     run.evaluated(state, results)
+    write_held_out(run, state.epoch, tokenizer, held_out_episodes)
 
 
 if __name__ == "__main__":
