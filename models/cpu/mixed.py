@@ -137,12 +137,12 @@ def agree(steps: Sequence[CPUStep]) -> bool:
             counts = [TRIED[(i + shift) % len(TRIED)] for i in range(len(steps))]
             ids = [(torch.arange(rows) + i) % models[0].config.vocab_size for i, rows in enumerate(counts)]
             positions = [torch.arange(rows) % 3 + position - 2 for rows in counts]
-            inputs, results = [], []
-            for _ in range(2):  # what a step writes must not be read by the other
-                caches = [filled_cache(model, rows, 2) for model, rows in zip(models, counts, strict=True)]
-                views = [c.view(slice(0, len(p)), p, 1) for c, p in zip(caches, positions, strict=True)]
-                inputs.append(views)
-            results = [step(*row) for step, *row in zip(apart, ids, positions, inputs[0], strict=True)]
-            if not all(map(torch.equal, mixed(ids, positions, inputs[1]), results)):
+            views = [  # of two caches each: what one step writes must not be read by the other
+                [filled_cache(model, rows, 2).view(slice(0, rows), positions_B, 1) for _ in range(2)]
+                for model, rows, positions_B in zip(models, counts, positions, strict=True)
+            ]
+            own, others = zip(*views, strict=True)
+            expected = [step(*row) for step, *row in zip(apart, ids, positions, own, strict=True)]
+            if not all(map(torch.equal, mixed(ids, positions, others), expected)):
                 return False
     return True

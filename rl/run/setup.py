@@ -11,6 +11,7 @@ import lora
 from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from models.decoder import checkpoint_blocks
 from rl import data, ranks, rubric, teacher
+from rl.adapters import Seat
 from rl.config.fields import Config, Lora
 from rl.config.model_checks import read_targets
 from rl.config.words import describe_sources
@@ -30,7 +31,9 @@ from rl.update import make_optimizer
 
 
 @contextmanager
-def started(cfg: Config, seat=None) -> Iterator[tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]]:
+def started(
+    cfg: Config, seat: Seat | None = None
+) -> Iterator[tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]]:
     """Context of a run: (run, tokenizer, state, demos). Its folder is locked, and its state is saved on a signal.
 
     A command whose out= names an unfinished run with the same settings goes on with it.
@@ -48,7 +51,9 @@ def started(cfg: Config, seat=None) -> Iterator[tuple[Run, Tokenizer, TrainState
                 state.ahead.stop()
 
 
-def start(cfg: Config, folder: Path, seat=None) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
+def start(
+    cfg: Config, folder: Path, seat: Seat | None = None
+) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
     """Return (run, tokenizer, state, demos) for a run in this folder; demos are those of data=, or None.
 
     run.cfg: the argument with these filled in: the folder in `out`, the number of demonstrations in `episodes`,
