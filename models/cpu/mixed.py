@@ -9,6 +9,7 @@ are added up in one order. `Mixer` tries that before it mixes.
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import product
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,11 +35,11 @@ class MixedLayer:
 
     def parts(self) -> LinearParts:
         parts = [layer.parts() for layer in self.layers]
-        adapted = [part for part in parts if part.A is not None]
+        adapted = [(part.A * part.scale, part.B) for part in parts if part.A is not None and part.B is not None]
         if not adapted:
             return parts[0]
-        A = torch.cat([F.pad(part.A * part.scale, (0, 0, 0, -len(part.A) % ROW_MULTIPLE)) for part in adapted])
-        B = torch.cat([F.pad(part.B, (0, -part.B.shape[1] % ROW_MULTIPLE)) for part in adapted], 1)
+        A = torch.cat([F.pad(A, (0, 0, 0, -len(A) % ROW_MULTIPLE)) for A, _ in adapted])
+        B = torch.cat([F.pad(B, (0, -B.shape[1] % ROW_MULTIPLE)) for _, B in adapted], 1)
         return parts[0]._replace(A=A, B=B, scale=1.0)
 
     def owners(self) -> list[int]:
@@ -50,10 +51,10 @@ class MixedLayer:
 class MixedProducts(StackedOnCPU):
     """The products of MixedLayers of one input."""
 
-    def __init__(self, layers: Sequence[MixedLayer], copies: Copies):
+    def __init__(self, layers: Sequence[Any], copies: Copies):  # MixedLayers: their parts are all that is read
         super().__init__(layers, copies)
         self.owner_R = tuple(owner for layer in layers for owner in layer.owners())
-        self.foreign_NR: torch.Tensor | None = None  # whether a rank is of another model than a row; set for each step
+        self.foreign_NR = torch.empty(0)  # whether a rank is of another model than a row; set for each step
 
     def add_adapters(self, y: torch.Tensor, low: torch.Tensor | None) -> torch.Tensor:
         return super().add_adapters(y, None if low is None else low.masked_fill_(self.foreign_NR, 0.0))
