@@ -12,15 +12,15 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import lora
 from models import Tokenizer
 from models.moe import take_loads
-from rl import kl
+from rl import adapters, kl
 from rl.batch import add_values, make_batch, policy_logprobs, whiten_rewards
 from rl.config.fields import Config, algorithm_module
-from rl.config.words import parse
 from rl.curriculum import lesson
 from rl.data import Demonstrations, demonstrations, evaluate_held_out
 from rl.evaluate import describe, evaluate, progress_bar
@@ -28,7 +28,7 @@ from rl.ranks import launch
 from rl.records import Batch, Episode
 from rl.remote import ahead, off_policy
 from rl.report.trackers import Tracker
-from rl.report.write import complete_records, write_report
+from rl.report.write import complete_records, write_held_out, write_report
 from rl.rollout import rollout
 from rl.run import exits, setup, signals
 from rl.run.log import rollout_stats, token_stats
@@ -39,10 +39,10 @@ from rl.tasks import make_tasks
 from rl.update import update
 
 
-def main(cfg: Config) -> Path:
-    """Run. Return the run's folder."""
+def main(cfg: Config, seat: adapters.Seat | None = None) -> Path:
+    """Run. Return the run's folder. seat: with adapters=, the run's place beside the others."""
     # 1. Start: the model with its adapter, the critic, the optimizer. All that changes is in `state`.
-    with closing(Tracker(cfg.track)) as tracker, setup.started(cfg) as (run, tokenizer, state, demos):
+    with closing(Tracker(cfg.track)) as tracker, setup.started(cfg, seat) as (run, tokenizer, state, demos):
         if run.lacks_evaluation(state):
             evaluate_and_log(run, tokenizer, state, demos)
         elif run.finished(state):
@@ -156,22 +156,26 @@ def learn(state: TrainState, batch: Batch, cfg: Config) -> tuple[dict, Batch]:
 def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None) -> None:
     """Evaluate on held-out tasks, sampled and greedily, and for sft on held-out demonstrations. Log and print."""
     cfg = run.cfg
-    prefix, results = f"epoch {state.epoch:>3}/{cfg.epochs}  ", []
+    prefix, results, held_out_episodes = f"epoch {state.epoch:>3}/{cfg.epochs}  ", [], {}
     with run.phase("evaluate") as phase:
         if cfg.algorithm.source == "demonstrations":
             results += evaluate_held_out(prefix, state.model, tokenizer, demos, cfg)
         if cfg.eval_episodes and not demos:
             ways = (cfg.temperature, 0.0)
             held_out = cfg.eval_split, cfg.eval_episodes
-            for result in evaluate(state.model, tokenizer, cfg, ways, *held_out, state.pace):
+            for result, episodes in evaluate(state.model, tokenizer, cfg, ways, *held_out, state.pace):
+                held_out_episodes[result["temperature"]] = episodes
                 phase["tokens"] += result["sampled_tokens"]
                 results.append({"eval": result})
                 print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)
     run.evaluated(state, results)
+    write_held_out(run, state.epoch, tokenizer, held_out_episodes)
 
 
 if __name__ == "__main__":
     with signals.handled():
-        cfg = parse(sys.argv[1:], "train.py")
+        runs = adapters.settings(sys.argv[1:])  # one, or with adapters= several
+        cfg = next(iter(runs.values()))
+        program = main if len(runs) == 1 and "" in runs else partial(adapters.train, main, runs)
         with exits.exits_cleanly("train.py", cfg):
-            launch.run(main, cfg, groups=cfg.episodes // cfg.algorithm.group_size)
+            launch.run(program, cfg, groups=cfg.episodes // cfg.algorithm.group_size)

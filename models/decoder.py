@@ -182,6 +182,9 @@ class CausalLM(nn.Module):
             self.lm_head.weight = self.model.embed_tokens.weight
         self.exact = False  # on CUDA: one kernel for sampling and for training, everywhere
         self.run_block = Block.__call__  # `checkpoint_blocks` replaces it
+        # (step, ids_B, positions_B, view) -> what step(ids_B, positions_B, view) returns; rl/adapters.py computes the
+        # steps of several models at once.
+        self.beside: Callable | None = None
         self._tables = {rope: (torch.empty(0), torch.empty(0)) for rope in cfg.ropes}  # no buffers: never cast or saved
 
     @fast_matmul()

@@ -244,9 +244,10 @@ class Engine:
 
     def _next(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
         """Return hidden states [B, D] of one more token for each row of the view."""
-        step = self._current_step()
-        if step is not None:
-            return step(ids_B, positions_B, view)
+        step, beside = self._current_step() or self._plain_step, self.model.beside
+        return beside(step, ids_B, positions_B, view) if beside else step(ids_B, positions_B, view)
+
+    def _plain_step(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
         return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
 
     def _current_step(self) -> Any:

@@ -46,6 +46,8 @@ class Hooks:
     # (model) -> (ids_B, positions_B, cache view) -> hidden_BD, same bits; its method prefill(ids_N, positions_N, view,
     # counts_B) writes keys and values of several tokens a row, or returns False
     decode_step: Callable = nothing_faster
+    # () -> (decode steps of several models over the same weights) -> one step of all with their bits, or None
+    mixer: Callable = lambda: nothing_faster
     matmul: Callable[[], AbstractContextManager] = nullcontext  # the context that `fast_matmul` enters
     library: Callable[[], str] = lambda: "plain"  # () -> the library of products in use, as products= names it
     other_libraries: Callable[[], Iterator[str]] = lambda: iter(())  # () -> each other library, once it is in use

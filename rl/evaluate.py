@@ -50,9 +50,9 @@ def evaluate(
     split: str,
     episodes: int,
     pace: Pace | None = None,
-) -> Iterator[dict]:
+) -> Iterator[tuple[dict, list[Episode]]]:
     """Play the same `held_out_tasks` at each temperature (0: greedy). Yield `judged` with each task's "successes" and,
-    if some are equal, "task_numbers"."""
+    if some are equal, "task_numbers"; and the episodes."""
     tasks = held_out_tasks(cfg, episodes, 1, split)
     with progress_bar(len(tasks) * len(temperatures), f"evaluate on {split}") as bar:
         for at, played in zip(
@@ -60,7 +60,7 @@ def evaluate(
         ):
             bar.clear()  # its line, for the caller's
             won = [None if e.infrastructure_failed else e.success for e in played]
-            yield judged(played, at, split) | {"successes": won} | task_numbers(played)
+            yield judged(played, at, split) | {"successes": won} | task_numbers(played), played
 
 
 def judged(played: list[Episode], temperature: float, split: str) -> dict:

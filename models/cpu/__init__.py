@@ -4,7 +4,7 @@ models/head.py belongs to it too, and lies outside because CUDA without Triton t
 """
 
 from models import head
-from models.cpu import block, memory, onednn, packed, process, products, step
+from models.cpu import block, memory, mixed, onednn, packed, process, products, step
 from models.hooks import Hooks
 
 
@@ -15,6 +15,7 @@ def install(hooks: Hooks) -> None:
     hooks.dequantise, hooks.token_logprobs = products.dequantise, head.token_logprobs
     hooks.train_block, hooks.rms_norm = block.train_block, block.rms_norm
     hooks.decode_step, hooks.matmul = step.exact_step, onednn.onednn_matmul
+    hooks.mixer = mixed.Mixer
     hooks.choose_products, hooks.library = process.choose_for_model, process.library
     hooks.other_libraries = process.other_libraries
     hooks.keep_copies, hooks.footprint = packed.keep_copies, memory.footprint

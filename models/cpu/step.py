@@ -201,11 +201,10 @@ def exact_arguments(model: CausalLM) -> Step | None:
     have every kind: those after them multiply the same shapes.
     """
     steps = possible_arguments(model, sum(p.numel() for p in model.parameters()))
-    layers = [[layer.parts() for layer in chain(*groups(block))] for block in model.model.layers]
-    shapes = tuple(tuple((x.weight.requires_grad, x.A is None or x.A.shape) for x in block) for block in layers)
+    shapes = adapter_shapes(model)
     agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), packed.library, shapes)
     if steps and kind not in agreed:
-        short = _layers_of_every_kind(model, shapes)
+        short = layers_of_every_kind(model, shapes)
         with random_factors(short):
             exact = next((step for step in steps if _agrees(CPUStep(short, *step), short)), None)
             agreed[kind] = exact and (*exact[:2], SHORT * _prefills_alike(CPUStep(short, *exact), short))
@@ -229,7 +228,13 @@ def possible_arguments(model: CausalLM, size: int) -> list[Step]:
     return [(*step, SHORT) for step in product(copies, _row_multiples(layers))]
 
 
-def _layers_of_every_kind(model: CausalLM, shapes: tuple) -> CausalLM:
+def adapter_shapes(model: CausalLM) -> tuple:
+    """Return for each linear layer of each block whether it trains, and the shape of its adapter's A or True."""
+    layers = [[layer.parts() for layer in chain(*groups(block))] for block in model.model.layers]
+    return tuple(tuple((x.weight.requires_grad, x.A is None or x.A.shape) for x in block) for block in layers)
+
+
+def layers_of_every_kind(model: CausalLM, shapes: tuple) -> CausalLM:
     """Return a model of the first layers: two, or as many as have every kind of layer. A kind is a window, a rotary
     embedding and its part of `shapes`. Of sharded weights it is the whole model: FSDP gathers by module."""
     if type(model) is not CausalLM:
@@ -261,7 +266,7 @@ def _agrees(step: CPUStep, model: CausalLM) -> bool:
     counts = (1, 16, 64) if step.row_multiple == ROW_MULTIPLE else (1, 7, 9, 16, 64)
     for rows, more in product(counts, (0, 1)):  # a whole cache has other strides than a part of it
         longest = 4 * KEY_BLOCK + 1 if rows < 64 else KEY_BLOCK + 1  # less memory for many rows
-        caches = [_filled_cache(model, rows + more, longest // KEY_BLOCK + 1) for _ in range(2)]
+        caches = [filled_cache(model, rows + more, longest // KEY_BLOCK + 1) for _ in range(2)]
         ids_B = torch.arange(rows) % model.config.vocab_size
         positions = {KEY_BLOCK + 1, longest} if more else {0, 3, KEY_BLOCK + 1, longest}  # one block has equal strides
         for position in sorted(positions):
@@ -280,7 +285,7 @@ def _prefills_alike(step: CPUStep, model: CausalLM) -> bool:
         ids_N, segments_N = torch.arange(sum(counts)), torch.arange(len(counts)).repeat_interleave(counts_B)
         starts_B = torch.arange(len(counts)) * (KEY_BLOCK - 1)
         positions_N = torch.cat([torch.arange(start, start + n) for start, n in zip(starts_B, counts, strict=True)])
-        caches = [_filled_cache(model, len(counts) + 1, int(positions_N.max()) // KEY_BLOCK + 1) for _ in range(2)]
+        caches = [filled_cache(model, len(counts) + 1, int(positions_N.max()) // KEY_BLOCK + 1) for _ in range(2)]
         ours, theirs = (cache.view(torch.arange(len(counts)).flip(0), starts_B, max(counts)) for cache in caches)
         ids_N %= model.config.vocab_size
         step.prefill(ids_N, positions_N, ours, counts_B)
@@ -291,7 +296,7 @@ def _prefills_alike(step: CPUStep, model: CausalLM) -> bool:
     return True
 
 
-def _filled_cache(model: CausalLM, rows: int, blocks: int) -> KVCache:
+def filled_cache(model: CausalLM, rows: int, blocks: int) -> KVCache:
     """Return a cache of random numbers, whose sums show the order of adding: each block has another part of one
     sample."""
     cache = KVCache(model, rows)

@@ -2,6 +2,8 @@
 
 {"episodes": epoch, ...}     a row of numbers for each episode, and intervals of success and score
 {"tokens": epoch, ...}       the text, log-probabilities, entropies and advantages of as many as there is room for
+
+held_out.jsonl has the same of an evaluation, two lines for each temperature, which they name, without intervals.
 """
 
 import base64
@@ -20,6 +22,7 @@ from rl.records import Batch, Episode
 from rl.stats import student_interval
 
 BUDGET = 12_000_000  # bytes of tokens in a page, shared out over the epochs
+HELD_OUT_BUDGET = 3_000_000  # those of held-out episodes, shared out over the evaluations
 
 
 @dataclass
@@ -82,11 +85,21 @@ def _spread(pairs: list[tuple[int, Any]], size: int) -> list:
     return [value for count, value in pairs for _ in range(count)]
 
 
-def epoch_lines(tokenizer: Tokenizer, epoch: int, episodes: list[Episode], known: dict[int, Learned], room: int) -> str:
-    """Return the two lines of an epoch. known: of `learned`. room: about how many bytes the second may have."""
+def epoch_lines(
+    tokenizer: Tokenizer,
+    epoch: int,
+    episodes: list[Episode],
+    known: dict[int, Learned],
+    room: int,
+    temperature: float | None = None,
+) -> str:
+    """Return the two lines of an epoch. known: of `learned`. room: about how many bytes the second may have.
+
+    temperature: of held-out episodes. Their first ones are shown, so that all evaluations show the same tasks.
+    """
     places = [place for place, e in enumerate(episodes) if not e.infrastructure_failed]
     whole = [episodes[place] for place in places]
-    shown = evenly_by_score(whole, room)
+    shown = evenly_by_score(whole, room) if temperature is None else range(fitting(whole, room))
     line_of = {index: line for line, index in enumerate(shown)}
     envs, outcomes = sorted({e.env for e in whole}), sorted({e.outcome for e in whole})
     rows = [
@@ -95,17 +108,27 @@ def epoch_lines(tokenizer: Tokenizer, epoch: int, episodes: list[Episode], known
         for i, e in enumerate(whole)
     ]
     texts = [(whole[i], known.get(places[i], Learned())) for i in shown]
-    bands = {env: _bands([e for e in whole if env in ("", e.env)]) for env in ["", *envs]} if whole else {}
-    summary = {"episodes": epoch, "envs": envs, "outcomes": outcomes, "rows": rows, "bands": bands}
-    return f"{_json(summary)}\n{_json({'tokens': epoch, **_tokens(tokenizer, texts)})}\n"
+    summary = {"episodes": epoch, "envs": envs, "outcomes": outcomes, "rows": rows}
+    tokens = {"tokens": epoch, **_tokens(tokenizer, texts)}
+    if temperature is None:
+        bands = {env: _bands([e for e in whole if env in ("", e.env)]) for env in ["", *envs]} if whole else {}
+        summary["bands"] = bands
+    else:
+        summary["temperature"] = tokens["temperature"] = temperature
+    return f"{_json(summary)}\n{_json(tokens)}\n"
 
 
 def evenly_by_score(episodes: list[Episode], room: int) -> list[int]:
     """Return the places of as many episodes as there is room for, at even distances from lowest to highest score."""
-    size = fmean(300 + 3 * len(e.ids_T) + 3 * sum(e.action_mask_T) for e in episodes) if episodes else 1
-    count = min(len(episodes), max(1, int(room / size)))
+    count = fitting(episodes, room)
     by_score = sorted(range(len(episodes)), key=lambda i: episodes[i].score)
     return [by_score[i * (len(episodes) - 1) // max(1, count - 1)] for i in range(count)]
+
+
+def fitting(episodes: list[Episode], room: int) -> int:
+    """Return how many of the episodes there is room for, at least one."""
+    size = fmean(300 + 3 * len(e.ids_T) + 3 * sum(e.action_mask_T) for e in episodes) if episodes else 1
+    return min(len(episodes), max(1, int(room / size)))
 
 
 def _bands(episodes: list[Episode]) -> dict[str, list[float]]:
@@ -123,6 +146,7 @@ class _Strings:
     tokenizer: Tokenizer
     index: dict[str, int] = field(default_factory=dict)
     known: dict[tuple[int, ...], str] = field(default_factory=dict)  # tokens that belong together: their text
+    control: set[int] = field(default_factory=set)  # indices of control tokens: ordinary text may look like one
 
     def __post_init__(self):
         self.anchor = self.tokenizer.encode("a")  # before it, some tokenizers leave a text's first space out
@@ -141,6 +165,8 @@ class _Strings:
             else:
                 waiting = ()
             places.append(self.index.setdefault(text, len(self.index)))
+            if i in self.tokenizer.control_ids:
+                self.control.add(places[-1])
         return places
 
 
@@ -176,7 +202,8 @@ def _tokens(tokenizer: Tokenizer, episodes: list[tuple[Episode, Learned]]) -> di
                 "adv": known.advantages and _repeated(known.advantages),
             }
         )
-    return {"strings": list(strings.index), "largest": _short(largest), "shown": shown}
+    texts = {"strings": list(strings.index), "control": sorted(strings.control)}
+    return {**texts, "largest": _short(largest), "shown": shown}
 
 
 def squeezed(nats: list[float]) -> np.ndarray:

@@ -83,13 +83,21 @@
     run.heldOut = run.metrics.filter((r) => "eval_loss" in r);
     run.phases = run.metrics.filter((r) => r.phases);
     run.parts = json(`script.episodes[data-run="${index}"]`);
-    run.episodes = run.parts.flatMap((part) =>
-      part.rows.map(([env, outcome, success, score, turns, sampled, length, seed, group, shown]) => ({
-        run, epoch: part.episodes, env: part.envs[env], outcome: part.outcomes[outcome], success, score, turns, sampled, length, seed, group, shown,
-      })));
+    run.episodes = run.parts.flatMap((part) => rowsOf(run, part));
+    run.held = json(`script.held-episodes[data-run="${index}"]`).flatMap((part) => rowsOf(run, part));
+    run.tasks = JSON.stringify(["env", "eval_split", "order", ...String(run.config.env).split(",")].map((key) => run.config[key]));
+    run.family = JSON.stringify({ ...run.config, seed: 0, out: "", threads: 0, products: "" }); // equal: seeds of one setting
   });
+  function rowsOf(run, part) {
+    const way = known(part.temperature) ? (part.temperature ? 1 : 2) : 0;
+    return part.rows.map(([env, outcome, success, score, turns, sampled, length, seed, group, shown], row) => ({
+      run, way, id: `episode-${run.index}-${part.episodes}-${way}-${row}`, temperature: part.temperature,
+      epoch: part.episodes, env: part.envs[env], outcome: part.outcomes[outcome], success, score, turns, sampled, length, seed, group, shown,
+    }));
+  }
   const many = runs.length > 1;
-  const colour = (run) => `c${run.index % 4}`;
+  const families = unique(runs.map((run) => run.family)), averaged = families.length < runs.length;
+  const colour = (run) => `c${families.indexOf(run.family) % 4}`;
   const lastEpoch = Math.max(1, ...runs.map((run) => last(run.metrics)?.epoch ?? 0));
   const bands = (run, env, key) => run.parts.filter((part) => part.bands[env]).map((part) => [part.episodes, ...part.bands[env][key]]);
   const played = (run, greedy) => run.evaluations.filter((r) => (r.eval.temperature === 0) === greedy);
@@ -109,7 +117,8 @@
   function figure({ title, note, below, legend, height = 130, values, body, top = 8, left = 52 }) {
     const output = el("output");
     const place = el("div");
-    const node = el("figure", {}, el("figcaption", {}, el("b", {}, title), output), note ? el("small", {}, note) : null, place, legend ?? null, below ? el("small", {}, below) : null);
+    const save = el("button", { type: "button", title: "save this chart as an SVG file", onclick: () => saveChart(title, place.firstChild, legend ?? runLegend()) }, "\u2193");
+    const node = el("figure", {}, el("figcaption", {}, el("b", {}, title), save, output), note ? el("small", {}, note) : null, place, legend ?? null, below ? el("small", {}, below) : null);
     const chart = { node };
     chart.draw = () => {
       const width = Math.max(220, node.clientWidth - 26);
@@ -122,7 +131,7 @@
       const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": title });
       for (const x of unique(ticks(chart.first, lastEpoch, Math.max(2, width / 110)).map(Math.round)))
         if (x >= chart.first && x <= lastEpoch) drawing.append(svg("text", { x: frame.x(x), y: height - 5, "text-anchor": frame.x(x) > frame.right - 6 ? "end" : "middle" }, String(x)));
-      drawing.append(svg("text", { class: "axis", x: frame.left - 6, y: height - 5, "text-anchor": "end" }, "epoch"));
+      drawing.append(svg("text", { x: frame.left - 6, y: height - 5, "text-anchor": "end" }, "epoch"));
       body(drawing, frame);
       drawing.append(cursor);
       drawing.addEventListener("pointermove", (event) => {
@@ -144,6 +153,24 @@
     return chart;
   }
 
+  const SHOWN = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-family", "text-anchor"];
+  /** Save a chart as an SVG file: the page's style becomes attributes, and title and legend are drawn. */
+  function saveChart(title, drawing, legend) {
+    const { width, height } = drawing.viewBox.baseVal, copy = drawing.cloneNode(true), nodes = drawing.querySelectorAll("*");
+    copy.querySelectorAll("*").forEach((node, i) => { for (const key of SHOWN) node.setAttribute(key, getComputedStyle(nodes[i]).getPropertyValue(key)); });
+    copy.querySelector(".cursor").remove();
+    const page = getComputedStyle(drawing.closest("figure")), items = legend ? [...legend.children] : [], bottom = height + 18 * items.length;
+    const write = (x, y, text, size) => svg("text", { x, y, fill: page.color, "font-size": size, "font-family": page.fontFamily }, text);
+    copy.prepend(svg("rect", { y: -30, width, height: bottom + 36, fill: page.backgroundColor }), write(8, -10, title, 15));
+    items.forEach((item, i) => copy.append(
+      svg("rect", { x: 8, y: height + 18 * i, width: 14, height: 10, fill: getComputedStyle(item.firstElementChild.firstElementChild ?? item.firstElementChild).getPropertyValue("--c") }),
+      write(28, height + 18 * i + 9, item.textContent, 12)));
+    for (const [key, value] of Object.entries({ viewBox: `0 -30 ${width} ${bottom + 36}`, width, height: bottom + 36 })) copy.setAttribute(key, value);
+    const url = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }));
+    el("a", { href: url, download: `${title.replace(/[^\w ,.-]/g, "_")}.svg` }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  }
+
   /** Draw the vertical axis: the label of each tick, and a line across. */
   function scale(drawing, frame, values, y, format, across = true) {
     const texts = labels(values, format);
@@ -162,9 +189,25 @@
     return found.filter((piece) => piece.length);
   }
 
-  /** series: [{cls, style, points: [[epoch, value, low, high]], dots}] */
+  /** Make faint `members` of what several seeds have in common, and add their mean over the epochs that all of them have. */
+  function withMeans(series) {
+    const kinds = new Map();
+    for (const s of series) {
+      const key = s.run ? `${s.run.family} ${s.style} ${s.dots}` : s;
+      kinds.set(key, [...(kinds.get(key) ?? []), s]);
+    }
+    return [...kinds.values()].flatMap((own) => {
+      if (own.length < 2) return own;
+      const values = own.map((s) => new Map(s.points.filter((p) => known(p[1]))));
+      const shared = [...values[0].keys()].filter((epoch) => values.every((found) => found.has(epoch)));
+      const points = shared.map((epoch) => [epoch, sum(values.map((found) => found.get(epoch))) / own.length]);
+      return [...own.map((s) => ({ ...s, member: true, points: s.points.map((p) => p.slice(0, 2)) })), { ...own[0], points }].filter((s) => s.points.length);
+    });
+  }
+
+  /** series: [{cls, run, style, points: [[epoch, value, low, high]], dots}] */
   function lineChart({ title, note, below, series, format = number, domain, height, legend }) {
-    series = series.filter((s) => s.points.some((p) => known(p[1])));
+    series = withMeans(series.filter((s) => s.points.some((p) => known(p[1]))));
     if (!series.length) return null;
     const all = series.flatMap((s) => s.points.flatMap((p) => p.slice(1))).filter(known);
     let [low, high] = domain ?? [all.reduce((a, b) => Math.min(a, b)), all.reduce((a, b) => Math.max(a, b))];
@@ -173,7 +216,7 @@
     else if (!domain) [low, high] = [low >= 0 && low < 0.3 * high ? 0 : low - (high - low) * 0.06, high + (high - low) * 0.06];
     const chart = figure({
       title, note, below, height, legend,
-      values: (epoch) => series.map((s) => {
+      values: (epoch) => series.filter((s) => !s.member).map((s) => {
         const at = epoch === null ? last(s.points.filter((p) => known(p[1]))) : s.points.find((p) => p[0] === epoch);
         return at ? el("span", { class: s.cls }, format(at[1])) : null;
       }).filter(Boolean),
@@ -188,12 +231,12 @@
           }
         for (const s of series)
           for (const piece of pieces(s.points)) {
-            if (piece.length > 1) drawing.append(svg("path", { class: `line ${s.cls} ${s.style ?? ""}`, d: line(piece, frame, y) }));
+            if (piece.length > 1) drawing.append(svg("path", { class: `line ${s.cls} ${s.style ?? ""} ${s.member ? "member" : ""}`, d: line(piece, frame, y) }));
             if (s.dots || piece.length === 1)
               for (const [e, v, from, to] of piece) {
                 const x = frame.x(e) - (s.shift ?? 0) * (e > chart.first ? 1 : -1);
                 if (known(from)) drawing.append(svg("line", { class: `whisker ${s.cls}`, x1: x, x2: x, y1: y(from), y2: y(to) }));
-                drawing.append(svg("circle", { class: `${s.style === "dashed" ? "hollow" : "point"} ${s.cls}`, cx: x, cy: y(v), r: 3.6 }));
+                drawing.append(svg("circle", { class: `${s.style === "dashed" ? "hollow" : "point"} ${s.cls} ${s.member ? "member" : ""}`, cx: x, cy: y(v), r: s.member ? 2.4 : 3.6 }));
               }
           }
       },
@@ -300,7 +343,7 @@
     svg("path", { class: `line ${cls} ${kind}`, d: "M1 5H25" }),
     kind === "points" || kind === "dashed" ? svg("circle", { class: `${kind === "dashed" ? "hollow" : "point"} ${cls}`, cx: 13, cy: 5, r: 3.6 }) : null);
   const legendOf = (items) => el("div", { class: "legend" }, items.map(([cls, text, kind]) => el("span", {}, kind ? sample(cls, kind) : el("i", { class: cls }), text)));
-  const runLegend = (more = []) => (many || more.length ? legendOf([...(many ? runs.map((run) => [colour(run), run.name, "solid"]) : []), ...more]) : null);
+  const runLegend = (more = []) => (many || more.length ? legendOf([...(many ? families.map((family) => runs.filter((run) => run.family === family)).map((own) => [colour(own[0]), own.map((run) => run.name).join(", "), "solid"]) : []), ...more]) : null);
 
   // ------------------------------------------------------------------------------------------------- sections
 
@@ -359,9 +402,9 @@
 
   const tone = (run, only) => (many ? colour(run) : only);
   const success = runs.flatMap((run) => [
-    { cls: tone(run, "unknown"), style: "thin", points: run.imitates ? [] : bands(run, "", "success").length ? bands(run, "", "success") : run.epochs.map((r) => [r.epoch, r.accuracy]) },
-    { cls: tone(run, "c0"), dots: true, points: played(run, false).map((r) => [r.epoch, r.eval.success, r.eval.low, r.eval.high]) },
-    { cls: tone(run, "c1"), dots: true, style: "dashed", shift: 5, points: played(run, true).map((r) => [r.epoch, r.eval.success, r.eval.low, r.eval.high]) },
+    { run, cls: tone(run, "unknown"), style: "thin", points: run.imitates ? [] : bands(run, "", "success").length ? bands(run, "", "success") : run.epochs.map((r) => [r.epoch, r.accuracy]) },
+    { run, cls: tone(run, "c0"), dots: true, points: played(run, false).map((r) => [r.epoch, r.eval.success, r.eval.low, r.eval.high]) },
+    { run, cls: tone(run, "c1"), dots: true, style: "dashed", shift: 5, points: played(run, true).map((r) => [r.epoch, r.eval.success, r.eval.low, r.eval.high]) },
   ]);
   const successChart = lineChart({
     title: "Success", height: 280, format: percent, domain: [0, 1], series: success,
@@ -373,9 +416,9 @@
   });
   const heldOutChart = lineChart({
     title: "Held-out loss", height: 280, legend: runLegend(),
-    series: runs.map((run) => ({ cls: colour(run), dots: true, points: run.heldOut.map((r) => [r.epoch, r.eval_loss]) })),
+    series: runs.map((run) => ({ run, cls: colour(run), dots: true, points: run.heldOut.map((r) => [r.epoch, r.eval_loss]) })),
   });
-  section("success", "Learning", "Bands and whiskers are 80 % intervals. Point at a chart to read all of them at that epoch.",
+  section("success", "Learning", `${averaged ? "Runs that differ in their seed alone are faint, and their mean is drawn over the epochs that all have. " : ""}Bands and whiskers are 80 % intervals. Point at a chart to read all of them at that epoch.`,
     grid([successChart, heldOutChart], "one"));
 
   const METRICS = [
@@ -398,14 +441,14 @@
   const ENV = { "env/decomposition": "Decomposition rate", "env/token_efficiency": "Token efficiency" };
   const of = (run, key) => run.metrics.filter((r) => known(r[key])).map((r) => [r.epoch, r[key]]);
   const multiples = [
-    lineChart({ title: "Reward", note: `mean score of an epoch's episodes${runs.some((run) => run.imitates) ? "; in sft the expert's" : ""}`, series: runs.map((run) => ({ cls: colour(run), points: bands(run, "", "score").length ? bands(run, "", "score") : of(run, "reward_mean") })) }),
-    ...METRICS.filter(([key]) => !QUIET.has(key) || runs.some((run) => of(run, key).some(([, v]) => v))).map(([key, title, note]) => lineChart({ title, note, series: runs.map((run) => ({ cls: colour(run), points: of(run, key) })) })),
-    ...extra.map((key) => lineChart({ title: ENV[key] ?? key[4].toUpperCase() + key.slice(5).replaceAll("_", " "), note: "measured by the environment", series: runs.map((run) => ({ cls: colour(run), points: of(run, key) })) })),
+    lineChart({ title: "Reward", note: `mean score of an epoch's episodes${runs.some((run) => run.imitates) ? "; in sft the expert's" : ""}`, series: runs.map((run) => ({ run, cls: colour(run), points: bands(run, "", "score").length ? bands(run, "", "score") : of(run, "reward_mean") })) }),
+    ...METRICS.filter(([key]) => !QUIET.has(key) || runs.some((run) => of(run, key).some(([, v]) => v))).map(([key, title, note]) => lineChart({ title, note, series: runs.map((run) => ({ run, cls: colour(run), points: of(run, key) })) })),
+    ...extra.map((key) => lineChart({ title: ENV[key] ?? key[4].toUpperCase() + key.slice(5).replaceAll("_", " "), note: "measured by the environment", series: runs.map((run) => ({ run, cls: colour(run), points: of(run, key) })) })),
   ];
   const playing = runs.filter((run) => !run.imitates);
   const byEnv = unique(playing.flatMap((run) => run.parts.flatMap((part) => Object.keys(part.bands)))).filter(Boolean).sort();
   if (byEnv.length > 1)
-    multiples.push(...byEnv.map((env) => lineChart({ title: `Success in ${env}`, note: "training tasks", format: percent, domain: [0, 1], series: playing.map((run) => ({ cls: colour(run), points: bands(run, env, "success") })) })));
+    multiples.push(...byEnv.map((env) => lineChart({ title: `Success in ${env}`, note: "training tasks", format: percent, domain: [0, 1], series: playing.map((run) => ({ run, cls: colour(run), points: bands(run, env, "success") })) })));
   const zero = METRICS.filter(([key]) => QUIET.has(key) && runs.some((run) => of(run, key).length) && runs.every((run) => of(run, key).every(([, v]) => v === 0)));
   section("curves", "Curves", `Healthy values are below each title; docs/glossary.md explains every metric.${zero.length ? ` 0 in every epoch: ${zero.map(([, title]) => title.toLowerCase()).join(", ")}.` : ""}`, grid(multiples));
 
@@ -483,43 +526,90 @@
   const nats = (byte) => 16 * (byte / 255) ** 2; // of rl/report/episodes.py, `squeezed`
   const cache = new Map();
 
-  function tokensOf(run, epoch) {
-    const key = `${run.index} ${epoch}`;
+  const WAYS = ["training", "held-out, sampled", "held-out, greedy"];
+
+  /** Return the part of the page that has the text of an episode, or null. */
+  function tokensOf({ run, epoch, way, temperature }) {
+    const key = `${run.index} ${epoch} ${way}`;
     if (!cache.has(key)) {
-      const node = document.querySelector(`script.tokens[data-run="${run.index}"][data-epoch="${epoch}"]`);
-      cache.set(key, node ? parsed(node) : null);
+      const found = json(`script.${way ? "held-" : ""}tokens[data-run="${run.index}"][data-epoch="${epoch}"]`).find((part) => part.temperature === temperature);
+      cache.set(key, found ? { ...found, control: new Set(found.control) } : null);
     }
     return cache.get(key);
   }
 
-  /** Return the text of each token of an episode. */
-  function textsOf(part, found) {
+  /** Return the index of each token's text. */
+  function indicesOf(part, found) {
     const [from, count] = found.like;
-    const head = count ? shorts(part.shown[from].ids).subarray(0, count) : [];
-    return [...head, ...shorts(found.ids)].map((i) => part.strings[i]);
+    return [...(count ? shorts(part.shown[from].ids).subarray(0, count) : []), ...shorts(found.ids)];
   }
+  const textsOf = (part, found) => indicesOf(part, found).map((i) => part.strings[i]);
 
   /** Return an episode's tokens: {texts, turns, logprobs, entropies, advantages}, the last three by sampled token. */
   function unpacked(episode) {
-    const part = tokensOf(episode.run, episode.epoch);
+    const part = tokensOf(episode);
     if (!part || episode.shown < 0) return null;
-    const found = part.shown[episode.shown];
+    const found = part.shown[episode.shown], indices = indicesOf(part, found);
     const advantages = found.adv ? found.adv.flatMap(([n, a]) => new Array(n).fill(a)) : null;
-    return { texts: textsOf(part, found), turns: found.turns, rendered: found.rendered, logprobs: bytes(found.lp), entropies: found.ent ? bytes(found.ent) : null, advantages, largest: part.largest };
+    // Marks around thoughts and calls of tools are control tokens that a reader should see.
+    const control = (t) => part.control.has(indices[t]) && !/^<\/?(think|tool)/.test(part.strings[indices[t]]);
+    return { texts: indices.map((i) => part.strings[i]), control, turns: found.turns, rendered: found.rendered, logprobs: bytes(found.lp), entropies: found.ent ? bytes(found.ent) : null, advantages, largest: part.largest };
   }
 
-  function viewer() {
-    const state = { mode: "logprob", current: null, shown: 100, group: null };
-    const everything = runs.flatMap((run) => run.episodes);
+  /** Cut what the agent read into [role, text] of each message. Control tokens alone open and close them. */
+  function messages(data, from, to) {
+    const found = [];
+    let role = "", text = "", opened = false;
+    const close = () => {
+      if (opened) [role, text] = [text.split("\n", 1)[0], text.slice(text.split("\n", 1)[0].length)];
+      if (text.trim()) found.push([role, text.trim()]);
+      text = "";
+    };
+    for (let t = from; t < to; t += 1) {
+      if (!data.control(t)) { text += data.texts[t]; continue; }
+      close();
+      const name = data.texts[t].toLowerCase().replace(/[^a-z_]/g, "");
+      opened = name.includes("start"); // the role's name follows
+      if (["system", "user", "assistant", "tool"].includes(name)) role = name;
+      if (name === "inst") role = data.texts[t].includes("/") ? "assistant" : "user";
+    }
+    close();
+    return found;
+  }
+
+  const common = new Map();
+  /** Return a name of an episode's task: the last line of its prompt that not all of its environment's prompts have. */
+  function taskOf(e) {
+    const part = tokensOf(e), key = `${e.run.index} ${e.epoch} ${e.way} ${e.env}`;
+    if (!part || e.shown < 0) return `seed ${e.seed}`;
+    const lines = ({ shown }) => {
+      const found = part.shown[shown], own = indicesOf(part, found).slice(0, found.turns[0]?.[0]);
+      return own.map((i) => (part.control.has(i) ? "\n" : part.strings[i])).join("").split("\n").map((text) => text.trim());
+    };
+    if (!common.has(key)) {
+      const some = (e.way ? e.run.held : e.run.episodes).filter((o) => o.epoch === e.epoch && o.way === e.way && o.env === e.env && o.shown >= 0).slice(0, 50).map(lines);
+      common.set(key, new Set(some[0].filter((text) => some.every((other) => other.includes(text)))));
+    }
+    return last(lines(e).filter((text) => text && !common.get(key).has(text))) ?? `seed ${e.seed}`;
+  }
+
+  // A page that watch=true loads anew goes on where it was.
+  const version = document.documentElement.dataset.version;
+  const restored = version ? JSON.parse(sessionStorage.getItem("place")) : null;
+  let place = () => null, placed = () => null;
+  function viewer(before) {
+    const state = { mode: "logprob", current: null, shown: 100, beside: "" };
+    const everything = runs.flatMap((run) => [...run.episodes, ...run.held]);
     if (!everything.length) return null;
     const option = (value, text) => el("option", { value }, text);
     const select = (name, options) => [el("select", { "aria-label": name, onchange: refresh }, options.map(([value, text]) => option(value, text))), name];
-    const epochsOf = unique(everything.map((e) => e.epoch)).sort((a, b) => b - a);
-    const [byRun, byEpoch, byEnvironment, byOutcome, order] = [
+    const of = (key) => unique(everything.map((e) => e[key]));
+    const [byRun, byWay, byEpoch, byEnvironment, byOutcome, order] = [
       select("run", [["", "all"], ...runs.map((run) => [run.index, run.name])]),
-      select("epoch", [["", "all"], ...epochsOf.map((e) => [e, e])]),
-      select("environment", [["", "all"], ...unique(everything.map((e) => e.env)).sort().map((e) => [e, e])]),
-      select("outcome", [["", "all"], ...unique(everything.map((e) => e.outcome)).sort().map((e) => [e, e])]),
+      select("tasks", [["", "all"], ...of("way").sort().map((way) => [way, WAYS[way]])]),
+      select("epoch", [["", "all"], ...of("epoch").sort((a, b) => b - a).map((e) => [e, e])]),
+      select("environment", [["", "all"], ...of("env").sort().map((e) => [e, e])]),
+      select("outcome", [["", "all"], ...of("outcome").sort().map((e) => [e, e])]),
       select("order", [["new", "newest first"], ["old", "oldest first"], ["high", "highest reward"], ["low", "lowest reward"], ["long", "most tokens"], ["short", "fewest tokens"]]),
     ];
     const bound = (name) => [el("input", { type: "number", step: "any", "aria-label": name, placeholder: "any", oninput: refresh }), name];
@@ -527,13 +617,12 @@
     const words = [el("input", { type: "search", "aria-label": "text", placeholder: "any", oninput: refresh }), "text"];
     const texts = new Map(); // of episodes that were searched
     const textOf = (e) => {
-      const part = e.shown < 0 || texts.has(e) ? null : tokensOf(e.run, e.epoch);
+      const part = e.shown < 0 || texts.has(e) ? null : tokensOf(e);
       if (part) texts.set(e, textsOf(part, part.shown[e.shown]).join("").toLowerCase());
       return texts.get(e) ?? "";
     };
-    const sameGroup = (a, b) => a.run === b.run && a.epoch === b.epoch && a.group === b.group;
     const count = el("span", { class: "count", role: "status" });
-    const controls = [...(many ? [byRun] : []), byEpoch, byEnvironment, byOutcome, least, most, words, order];
+    const controls = [...(many ? [byRun] : []), ...(of("way").length > 1 ? [byWay] : []), byEpoch, byEnvironment, byOutcome, least, most, words, order];
     const filters = el("div", { class: "filters" }, controls.map(([input, name]) => el("label", {}, name, input)), count);
     const list = el("div", { class: "list", role: "group", "aria-label": "episodes" });
     const transcript = el("div", { class: "transcript" });
@@ -544,12 +633,11 @@
       long: (a, b) => b.sampled - a.sampled, short: (a, b) => a.sampled - b.sampled,
     };
     function refresh() {
-      const [run, epoch, env, outcome] = [byRun, byEpoch, byEnvironment, byOutcome].map(([input]) => input.value);
+      const [run, way, epoch, env, outcome] = [byRun, byWay, byEpoch, byEnvironment, byOutcome].map(([input]) => input.value);
       const low = least[0].value === "" ? -Infinity : Number(least[0].value), high = most[0].value === "" ? Infinity : Number(most[0].value);
-      found = everything.filter((e) => (run === "" || e.run.index === Number(run)) && (epoch === "" || e.epoch === Number(epoch)) && (env === "" || e.env === env) && (outcome === "" || e.outcome === outcome) && e.score >= low && e.score <= high);
+      found = everything.filter((e) => (run === "" || e.run.index === Number(run)) && (way === "" || e.way === Number(way)) && (epoch === "" || e.epoch === Number(epoch)) && (env === "" || e.env === env) && (outcome === "" || e.outcome === outcome) && e.score >= low && e.score <= high);
       const searched = words[0].value.toLowerCase();
       if (searched) found = found.filter((e) => textOf(e).includes(searched));
-      if (state.group) found = found.filter((e) => sameGroup(e, state.group));
       found.sort(ORDERS[order[0].value]);
       state.shown = 100;
       count.textContent = `${whole(found.length)} of ${whole(everything.length)} episodes`;
@@ -557,43 +645,68 @@
       list.scrollTop = 0;
       if (!found.includes(state.current)) open(found[0] ?? null);
     }
+    const dot = (run) => (many ? el("i", { class: `dot ${colour(run)}` }) : null);
+    const outcome = (e) => el("span", { class: `outcome ${OUTCOMES.includes(e.outcome) ? e.outcome : "unknown"}` }, e.outcome);
     function fill() {
-      const rows = found.slice(0, state.shown).map((e) => el("button", { type: "button", class: colour(e.run), "aria-current": e === state.current, onclick: () => open(e, true) },
-        el("span", {}, many ? el("i", { class: `dot ${colour(e.run)}` }) : null, el("span", { class: `outcome ${OUTCOMES.includes(e.outcome) ? e.outcome : "unknown"}` }, e.outcome), `  ${e.env}`), el("b", {}, number(e.score)),
-        el("small", {}, `epoch ${e.epoch} · seed ${e.seed}`), el("small", {}, `${e.turns} turn${e.turns === 1 ? "" : "s"} · ${whole(e.sampled)} tokens`)));
+      const rows = found.slice(0, state.shown).map((e) => el("button", { type: "button", class: colour(e.run), "aria-current": String(e === state.current), onclick: () => choose(e) },
+        el("span", {}, dot(e.run), outcome(e), `  ${e.env}`), el("b", {}, number(e.score)), el("span", { class: "task" }, taskOf(e)),
+        el("small", {}, `epoch ${e.epoch}${e.way ? ` · ${WAYS[e.way]}` : ""}`), el("small", {}, `${e.turns} turn${e.turns === 1 ? "" : "s"} · ${whole(e.sampled)} tokens`)));
       if (found.length > state.shown) rows.push(el("button", { type: "button", class: "more", onclick: () => { state.shown += 200; fill(); } }, `${whole(found.length - state.shown)} more`));
       if (!rows.length) rows.push(el("p", { class: "empty" }, "No episode passes these filters."));
       list.replaceChildren(...rows);
     }
-    function open(episode, scroll) {
+    function open(episode) {
       state.current = episode;
       list.querySelectorAll("button[aria-current]").forEach((row, i) => row.setAttribute("aria-current", found[i] === episode));
       show(episode);
-      if (scroll && window.matchMedia("(max-width: 47rem)").matches) transcript.scrollIntoView({ block: "start" });
+    }
+    function choose(episode) {
+      history.replaceState(null, "", `#${episode.id}`);
+      open(episode);
+      if (window.matchMedia("(max-width: 47rem)").matches) transcript.scrollIntoView({ block: "start" });
     }
 
-    const MODES = [["logprob", "log-probability"], ["advantage", "advantage"], ["entropy", "entropy"], ["none", "plain"]];
+    const MODES = [["logprob", "log-probability"], ["advantage", "advantage"], ["entropy", "entropy"], ["chat", "chat"], ["none", "plain"]];
+    const IDLE = {
+      logprob: "The stronger the colour, the less likely the sampled token was.", advantage: "Blue: above 0, the update makes the token more likely. Red: below 0, less likely.",
+      entropy: "The stronger the colour, the more undecided the policy was.", chat: "Messages without control tokens; what the agent wrote is in boxes.", none: "What the agent wrote is in boxes; the rest it read.",
+    };
+    const isAble = (data, mode) => (mode === "advantage" ? data.advantages : mode === "entropy" ? data.entropies : data) !== null;
+
     function show(episode) {
       if (!episode) return transcript.replaceChildren(el("p", { class: "empty" }, "No episode."));
-      const data = unpacked(episode);
-      const readout = el("p", { class: "readout" });
-      const title = el("h3", {}, many ? el("i", { class: `dot ${colour(episode.run)}` }) : null, el("span", { class: `outcome ${OUTCOMES.includes(episode.outcome) ? episode.outcome : "unknown"}` }, episode.outcome), ` · ${episode.env}, epoch ${episode.epoch}, seed ${episode.seed}, group ${episode.group} · reward ${number(episode.score)}`);
+      const data = unpacked(episode), readout = el("p", { class: "readout" });
+      const group = episode.way ? [] : everything.filter((e) => !e.way && e.run === episode.run && e.epoch === episode.epoch && e.group === episode.group);
+      const twins = episode.way ? everything.filter((e) => e !== episode && e.way === episode.way && e.env === episode.env && e.seed === episode.seed && e.group === episode.group && e.run.tasks === episode.run.tasks) : [];
+      const evaluation = (e) => `${e.run.index} ${e.epoch}`;
+      const others = twins.map((e) => [evaluation(e), `${many ? `${e.run.name}, ` : ""}epoch ${e.epoch}${e.epoch ? "" : ", before training"}`]);
+      const options = [["", "alone"], ...(group.length > 1 ? [["group", `its group of ${group.length}`]] : []), ...others];
+      const row = state.beside === "group" && group.length > 1 ? group : [...twins.filter((e) => evaluation(e) === state.beside), episode].sort((a, b) => a.epoch - b.epoch || a.run.index - b.run.index);
+      const beside = options.length > 1 ? el("label", { class: "beside" }, "beside ", el("select", { onchange: (event) => { state.beside = event.target.value; show(episode); transcript.querySelector("select").focus(); } }, options.map(([value, text]) => el("option", { value, selected: value === state.beside ? "" : null }, text)))) : null;
+      const title = el("h3", {}, dot(episode.run), outcome(episode), ` · ${taskOf(episode)}`);
+      const where = el("p", { class: "where" }, `${episode.env}, epoch ${episode.epoch}, ${WAYS[episode.way]}, seed ${episode.seed}, group ${episode.group} · reward ${number(episode.score)} · `, el("a", { href: `#${episode.id}` }, "link"));
+      const mode = data && isAble(data, state.mode) ? state.mode : "logprob";
+      const modes = data ? el("div", { class: "modes", role: "radiogroup", "aria-label": "colour of tokens" }, "colour by ", MODES.map(([value, text]) => el("label", {}, el("input", { type: "radio", name: "mode", value, checked: value === mode ? "" : null, disabled: isAble(data, value) ? null : "", onchange: () => { state.mode = value; show(episode); transcript.querySelector(`input[value="${value}"]`).focus(); } }), el("span", { title: isAble(data, value) ? "" : episode.way ? "held-out episodes are not learned from" : value === "entropy" ? "not computed: no gradient came from this episode" : "not saved for this episode" }, text)))) : null;
+      readout.textContent = data ? IDLE[mode] : "";
+      transcript.replaceChildren(el("header", {}, title, where, beside, modes, readout), el("div", { class: "row" }, row.map((e) => bodyOf(e, mode, readout, row.length > 1))));
+    }
+
+    /** Return what an episode read and wrote. headed: it stands beside others. */
+    function bodyOf(episode, chosen, readout, headed) {
+      const data = unpacked(episode), body = el("div", { class: "body" }, headed ? el("h4", {}, dot(episode.run), outcome(episode), ` · epoch ${episode.epoch} · reward ${number(episode.score)}`) : null);
       if (!data) {
-        const word = `python -m rl.report ${episode.run.folder} epoch=${episode.epoch}`;
-        return transcript.replaceChildren(el("header", {}, title), el("p", { class: "empty" }, "The text of this episode was left out to keep the page small. ", el("code", {}, word), " writes a page with all of that epoch's."));
+        body.append(el("p", { class: "empty" }, "The text of this episode was left out to keep the page small. ", ...(episode.way ? [] : [el("code", {}, `python -m rl.report ${episode.run.folder} epoch=${episode.epoch}`), " writes a page with all of that epoch's."])));
+        return body;
       }
-      const able = { logprob: true, advantage: data.advantages !== null, entropy: data.entropies !== null, none: true };
-      const mode = able[state.mode] ? state.mode : "logprob";
-      const modes = el("div", { class: "modes", role: "radiogroup", "aria-label": "colour of tokens" }, "colour by ", MODES.map(([value, text]) => el("label", {}, el("input", { type: "radio", name: "mode", value, checked: value === mode ? "" : null, disabled: able[value] ? null : "", onchange: () => { state.mode = value; show(episode); transcript.querySelector(`input[value="${value}"]`).focus(); } }), el("span", { title: able[value] ? "" : value === "entropy" ? "not computed: no gradient came from this episode" : "not saved for this episode" }, text))));
-      const body = el("div", { class: "body" });
+      const mode = isAble(data, chosen) ? chosen : "logprob";
       let at = 0, n = 0;
+      const folded = (open, name, text) => el("details", open ? { open: "" } : {}, el("summary", {}, name), text);
       const context = (stop) => {
         if (stop <= at) return;
+        if (mode === "chat") return body.append(...messages(data, at, stop).map(([role, text]) => folded(at || text.length < 1200, role || "read", el("p", { class: "text read" }, text))));
         const text = el("p", { class: "text read" }, data.texts.slice(at, stop).join(""));
-        body.append(stop - at > 220 ? el("details", at ? { open: "" } : {}, el("summary", {}, `${at ? (data.rendered ? "history, rendered again, and observation" : "observation") : "prompt"}, ${whole(stop - at)} tokens`), text) : text);
+        body.append(stop - at > 220 ? folded(at, `${at ? (data.rendered ? "history, rendered again, and observation" : "observation") : "prompt"}, ${whole(stop - at)} tokens`, text) : text);
       };
-      const idle = { logprob: "The stronger the colour, the less likely the sampled token was.", advantage: "Blue: above 0, the update makes the token more likely. Red: below 0, less likely.", entropy: "The stronger the colour, the more undecided the policy was.", none: "What the agent wrote is in boxes; the rest it read." }[mode];
-      readout.textContent = idle;
       for (const [start, stop, reward, value, reason, thoughts = 0, forced = 0, from = 0] of data.turns) {
         context(start);
         const spans = [];
@@ -602,6 +715,7 @@
           const text = data.texts[t], at = n;
           const span = el("span", text.includes("\n") ? { class: "newline" } : {}, text);
           spans.push(span);
+          if (mode === "chat" && data.control(t)) span.className = "hidden";
           if (t >= start + from && t < start + from + forced) { span.title = "forced: not sampled, and not learned"; continue; }
           n += 1;
           const lp = nats(data.logprobs[at]), entropy = data.entropies ? nats(data.entropies[at]) : null, advantage = data.advantages?.[at];
@@ -618,25 +732,48 @@
         }
         const advantage = data.advantages?.[first];
         body.append(el("div", { class: "turn" },
-          el("div", {}, el("b", {}, `turn ${data.turns.findIndex((turn) => turn[0] === start) + 1}`), `reward ${number(reward)}`, known(value) ? el("span", {}, `value ${number(value)}`) : null, known(advantage) ? el("span", {}, `advantage ${number(advantage)}`) : null, el("span", {}, `${stop - start - forced} tokens`), reason === "stop" ? null : el("span", {}, `cut: ${reason}`)),
-          thoughts ? el("details", {}, el("summary", {}, `thoughts, ${whole(thoughts)} tokens`), el("p", { class: "text" }, spans.slice(0, thoughts))) : null,
+          el("div", {}, el("b", {}, `${mode === "chat" ? "assistant, " : ""}turn ${data.turns.findIndex((turn) => turn[0] === start) + 1}`), `reward ${number(reward)}`, known(value) ? el("span", {}, `value ${number(value)}`) : null, known(advantage) ? el("span", {}, `advantage ${number(advantage)}`) : null, el("span", {}, `${stop - start - forced} tokens`), reason === "stop" ? null : el("span", {}, `cut: ${reason}`)),
+          thoughts ? folded(false, `thoughts, ${whole(thoughts)} tokens`, el("p", { class: "text" }, spans.slice(0, thoughts))) : null,
           el("p", { class: "text" }, spans.slice(thoughts))));
         at = stop;
       }
       context(data.texts.length);
-      const members = everything.filter((e) => sameGroup(e, episode)).length;
-      const group = members > 1 ? el("button", { type: "button", onclick: () => { state.group = state.group ? null : episode; refresh(); show(state.current); } }, state.group ? "all episodes" : `only its group of ${members}`) : null;
-      transcript.replaceChildren(el("header", {}, title, group, modes, readout), body);
+      return body;
+    }
+    /** Open the episode that the address names, among those of its epoch. */
+    function follow() {
+      const named = everything.find((e) => `#${e.id}` === location.hash);
+      if (!named) return null;
+      [state.current, byEpoch[0].value, byWay[0].value] = [named, named.epoch, named.way];
+      refresh();
+      open(named);
+      const row = list.querySelector('[aria-current="true"]');
+      list.scrollTop = row ? row.offsetTop - list.offsetTop : 0;
+      return transcript;
     }
     list.addEventListener("keydown", (event) => {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       const rows = [...list.querySelectorAll("button")], next = rows[rows.indexOf(document.activeElement) + step];
       if (step && next) { event.preventDefault(); next.focus(); next.click(); }
     });
+    place = () => ({ ...state, current: null, values: controls.map(([input]) => input.value), list: list.scrollTop, focus: controls.findIndex(([input]) => input === document.activeElement) });
+    placed = () => {
+      if (!before) return follow()?.scrollIntoView();
+      follow();
+      controls.forEach(([input], i) => { input.value = before.values[i] ?? ""; });
+      [state.mode, state.beside] = [before.mode, before.beside];
+      refresh();
+      [state.shown, list.scrollTop] = [before.shown, 0];
+      fill();
+      show(state.current);
+      list.scrollTop = before.list;
+      controls[before.focus]?.[0].focus({ preventScroll: true });
+    };
+    window.addEventListener("hashchange", () => follow()?.scrollIntoView());
     refresh();
     return [filters, el("div", { class: "viewer" }, list, transcript)];
   }
-  section("episodes", "Episodes", "Every episode of every epoch; those with text can be opened, and searched.", viewer());
+  section("episodes", "Episodes", "Every episode of every epoch, and of evaluations; those with text can be opened, and searched.", viewer(restored?.viewer));
 
   // ------------------------------------------------------------------------------------------------- settings
 
@@ -672,5 +809,20 @@
   let waiting = 0;
   window.addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(draw, 80); });
   draw();
+  placed();
+  if (restored) window.scrollTo(0, restored.top);
   document.documentElement.dataset.ready = "yes";
+
+  async function renew() {
+    let now = null;
+    try { now = await (await fetch("version")).text(); } catch { /* the command has ended */ }
+    live.textContent = now ? "live" : "ended";
+    if (now && now !== version) {
+      sessionStorage.setItem("place", JSON.stringify({ top: window.scrollY, viewer: place() }));
+      return location.reload();
+    }
+    setTimeout(renew, 2000);
+  }
+  const live = el("span", { class: "live", title: "live: this page follows the run; ended: nothing serves it any more" });
+  if (version) { document.querySelector(".bar").append(live); renew(); }
 })();

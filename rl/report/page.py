@@ -21,15 +21,15 @@ from rl.run import history
 from rl.run.files import bounded_lines, read_json, written
 
 HERE = Path(__file__).parent
-DATA = "report.jsonl"
+DATA, HELD_OUT = "report.jsonl", "held_out.jsonl"
 UNSHOWN = ("tasks", "busy_seconds", "successes", "task_numbers")  # long, and in no chart
 
 
 @ranks.first_only
-def add(folder: Path, epoch: int, lines: str) -> None:
-    """Add an epoch's lines (rl/report/episodes.py) to report.jsonl, without those of it or of later epochs, which a
-    resumed run writes again."""
-    path = folder / DATA
+def add(folder: Path, epoch: int, lines: str, name: str = DATA) -> None:
+    """Add an epoch's lines (rl/report/episodes.py) to report.jsonl or held_out.jsonl, without those of it or of later
+    epochs, which a resumed run writes again."""
+    path = folder / name
     with written(path):
         earlier = [line for _, number, line in data_lines(path) if number < epoch]
         replace(path, "".join(earlier) + lines)
@@ -43,11 +43,14 @@ def write(folder: Path) -> None:
         replace(folder / "report.html", text)
 
 
-def page(folders: list[Path], more: list[dict[int, str]] | None = None, compared: Sequence[str] = ()) -> str:
+def page(
+    folders: list[Path], more: list[dict[int, str]] | None = None, compared: Sequence[str] = (), version: str = ""
+) -> str:
     """Return the page of one run, or of several side by side. Raise OSError or ValueError for damaged files.
 
     more: of each run, the lines of epochs that take the place of those in report.jsonl.
-    compared: lines about the runs' differences, shown above the table of evaluations.
+    compared: lines about the runs' differences, shown above the curves.
+    version: of a page that asks its server for another one (rl/report/live_page.py).
     """
     names, runs, blocks = names_of(folders), [], []
     for index, (name, folder) in enumerate(zip(names, folders, strict=True)):
@@ -63,12 +66,17 @@ def page(folders: list[Path], more: list[dict[int, str]] | None = None, compared
         for kind, epoch, line in sorted(parsed, key=lambda entry: entry[1]):
             if epoch <= last:
                 blocks.append(_block(line.strip(), f'class="{kind}" data-run="{index}" data-epoch="{epoch}"'))
+        evaluated = {record["epoch"] for record in metrics if "eval" in record}
+        for kind, epoch, line in data_lines(folder / HELD_OUT):
+            if epoch in evaluated:
+                blocks.append(_block(line.strip(), f'class="held-{kind}" data-run="{index}" data-epoch="{epoch}"'))
     blocks.insert(0, _block(dumps(runs), 'id="runs"'))
     blocks.insert(1, _block(dumps(list(compared)), 'id="compared"'))
     style, script = asset("page.css"), asset("page.js")
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
-    policy += "base-uri 'none'; form-action 'none'"
+    policy += "base-uri 'none'; form-action 'none'" + "; connect-src 'self'" * bool(version)
     parts = {"policy": policy, "title": html.escape(" and ".join(names)), "style": style, "script": script}
+    parts["version"] = f' data-version="{version}"' * bool(version)
     return Template(asset("page.html")).substitute(parts, data="\n".join(blocks))
 
 

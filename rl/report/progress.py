@@ -54,6 +54,7 @@ class Log:
     def _wait(self, seconds: float) -> None:
         self.timer = threading.Timer(seconds, self._print)
         self.timer.daemon = True
+        self.timer.name = threading.current_thread().name  # with adapters=, the run's: its lines begin with it
         self.timer.start()
 
     def clear(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rl.config import arguments, program
 from rl.config.arguments import ArgumentError, NotNegative
 from rl.config.refusals import Refusal
-from rl.report import page, picture
+from rl.report import live_page, page, picture
 from rl.report.write import lacking
 from rl.run import exits, history
 from rl.run.files import read_json, written
@@ -23,6 +23,7 @@ first, if their last evaluations played the same tasks.
     python -m rl.report runs/x
     python -m rl.report runs/x epoch=7
     python -m rl.report runs/* markdown=true
+    python -m rl.report runs/x watch=true                   # serve the page, which follows the run, until Ctrl-C
     python -m rl.report runs/x runs/y out=both.html
     python -m rl.report runs/x runs/y picture=curve.svg     # their mean learning curve instead of a page"""
 TASK_KEYS = ("env", "eval_split", "order")  # with the environments' options, they decide which tasks are drawn
@@ -37,6 +38,8 @@ class Keys:
     picture: str = ""  # the SVG file of the runs' learning curve, which is drawn instead of a page
     title: str = ""  # of the picture; empty: the folders' names
     markdown: bool = False  # print the table in Markdown, to paste
+    watch: bool = False  # write no page, but serve one on this machine that follows the runs, until Ctrl-C
+    port: NotNegative[int] = 0  # of watch=true; 0: a free one
 
 
 def main(words: Sequence[str]) -> None:
@@ -45,6 +48,9 @@ def main(words: Sequence[str]) -> None:
     [keys] = program.parse(named, "rl.report", Keys, about=ABOUT)
     with exits.exits_cleanly("rl.report"):
         try:
+            if keys.watch or keys.port:
+                watch(folders, keys)
+                return
             if keys.picture or keys.title:
                 lines = draw(folders, keys)
             else:
@@ -88,6 +94,36 @@ def draw(folders: list[Path], keys: Keys) -> list[str]:
     with written(out):
         page.replace(out, text)
     return [f"{out}: the learning curve of {len(folders)} run{'s' if len(folders) > 1 else ''}"]
+
+
+def watch(folders: list[Path], keys: Keys) -> None:
+    """Serve the page of the runs, which need not have begun, until Ctrl-C."""
+    if not keys.watch:
+        raise ArgumentError("port= is that of watch=true")
+    if keys.port > 65535:
+        raise ArgumentError(f"port={keys.port} must be at most 65535")
+    if not folders:
+        raise ArgumentError("watch=true follows runs: name the folder of at least one")
+    others = [name for name in ("out", "epoch", "picture", "title", "markdown") if getattr(keys, name)]
+    if others:
+        raise ArgumentError(f"watch=true serves a page and writes nothing, so {others[0]}= does not apply")
+    _check_folders([folder for folder in folders if folder.exists() and not _may_become_a_run(folder)])
+
+    def build(version: str) -> str:
+        return page.page(folders, compared=paired_differences(folders), version=version)
+
+    try:
+        server = live_page.Server(folders, build, keys.port)
+    except OSError as error:
+        raise ArgumentError(f"port={keys.port}: cannot listen on it: {error.strerror}") from None
+    live_page.serve(folders, server)
+
+
+def _may_become_a_run(folder: Path) -> bool:
+    """Return whether a folder is empty, but for hidden files such as a lock, or has a run's settings."""
+    if not folder.is_dir():
+        return False
+    return (folder / "config.json").is_file() or all(path.name.startswith(".") for path in folder.iterdir())
 
 
 def _check_folders(folders: list[Path]) -> None:

@@ -7,7 +7,7 @@ from rl import ranks
 from rl.config.arguments import ArgumentError
 from rl.records import Batch, Episode
 from rl.report import page, progress
-from rl.report.episodes import BUDGET, epoch_lines, learned, learned_before
+from rl.report.episodes import BUDGET, HELD_OUT_BUDGET, epoch_lines, learned, learned_before
 from rl.report.trackers import Tracker
 from rl.run import history, replay
 from rl.run.files import read_json
@@ -26,6 +26,19 @@ def write_report(
     tracker.send(run.folder, epoch, tokenizer, episodes)
     if not (cfg.max_steps or cfg.max_sampled_tokens):  # these end a run at an epoch that is not known
         progress.epoch_ended(cfg.epochs - epoch)
+
+
+def write_held_out(run: Run, epoch: int, tokenizer: Tokenizer, episodes: dict[float, list[Episode]]) -> None:
+    """Add an evaluation's episodes by their temperature to held_out.jsonl, from which the page takes them. Every rank
+    calls this."""
+    cfg = run.cfg
+    ways = len(episodes) * (2 + (cfg.epochs // cfg.eval_every if cfg.eval_every else 0))
+    lines = [
+        epoch_lines(tokenizer, epoch, played[:5_000], {}, HELD_OUT_BUDGET // ways, temperature)
+        for temperature, played in episodes.items()
+    ]
+    if lines:
+        page.add(run.folder, epoch, "".join(lines), page.HELD_OUT)
 
 
 def complete_records(run: Run, state: TrainState) -> None:

@@ -26,7 +26,7 @@ from rl.run.retention import finished_on_disk, patience_exhausted
 
 LOCK = ".lock"
 # written in place: through a symbolic link, if it is one
-WRITTEN = (LOCK, "metrics.jsonl", "episodes.jsonl", "report.html", "report.jsonl")
+WRITTEN = (LOCK, "metrics.jsonl", "episodes.jsonl", "report.html", "report.jsonl", "held_out.jsonl")
 REPLACED = ("config.json", "origin.json")
 RESOLVED = ("threads", "products")  # "choose for me" on the command line, the choice in config.json
 SPARE = 2**24  # bytes that must be free before a run begins

@@ -11,6 +11,7 @@ import lora
 from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from models.decoder import checkpoint_blocks
 from rl import data, ranks, rubric, teacher
+from rl.adapters import Seat
 from rl.config.fields import Config, Lora
 from rl.config.model_checks import read_targets
 from rl.config.words import describe_sources
@@ -30,13 +31,16 @@ from rl.update import make_optimizer
 
 
 @contextmanager
-def started(cfg: Config) -> Iterator[tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]]:
+def started(
+    cfg: Config, seat: Seat | None = None
+) -> Iterator[tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]]:
     """Context of a run: (run, tokenizer, state, demos). Its folder is locked, and its state is saved on a signal.
 
     A command whose out= names an unfinished run with the same settings goes on with it.
+    seat: with adapters=, the run's place beside the others (rl/adapters.py).
     """
     with claim(cfg) as (cfg, folder):
-        run, tokenizer, state, demos = start(cfg, folder)
+        run, tokenizer, state, demos = start(cfg, folder, seat)
         try:
             yield run, tokenizer, state, demos
         except KeyboardInterrupt:  # Interrupted is one: other errors may have left the state half changed
@@ -47,7 +51,9 @@ def started(cfg: Config) -> Iterator[tuple[Run, Tokenizer, TrainState, data.Demo
                 state.ahead.stop()
 
 
-def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
+def start(
+    cfg: Config, folder: Path, seat: Seat | None = None
+) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
     """Return (run, tokenizer, state, demos) for a run in this folder; demos are those of data=, or None.
 
     run.cfg: the argument with these filled in: the folder in `out`, the number of demonstrations in `episodes`,
@@ -65,7 +71,9 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
             cfg = replace(cfg, episodes=len(demos.train))  # an epoch learns from all of them
         torch.manual_seed(cfg.seed)  # before the model, because its adapter and then the critic draw first weights
         keep_memory()
-        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, launch.reader(cfg))
+        read = launch.reader(cfg)
+        dtype = getattr(torch, cfg.dtype)
+        model = seat.model() if seat else load_model(cfg.model, dtype, cfg.device, cfg.exact, cfg.quant, read)
         graded_by = teacher.load(cfg, tokenizer, model)  # before the adapter that trains: a new one freezes the others
         judge = rubric.load(cfg, tokenizer, model)  # likewise
         if cfg.algo == "reinforce" and cfg.episodes * cfg.algorithm.epochs > cfg.batch_size:
@@ -106,6 +114,8 @@ def start(cfg: Config, folder: Path) -> tuple[Run, Tokenizer, TrainState, data.D
             digests.write(run.cfg, folder)
             with phase("save"):
                 save_checkpoint(state, folder)  # before anything is played, so that a killed run can go on
+        if seat:
+            seat.take(model, run.cfg)
     return run, tokenizer, state, demos
 
 

@@ -116,10 +116,10 @@ def test_a_prompt_that_cannot_be_written_leaves_one_episode_out(source, tiny, mo
 
 def test_an_evaluation_says_what_it_could_not_ask(tiny, monkeypatch):
     cfg = parse(["env=sat", "sat.n=3", "max_new_tokens=2", "max_len=20"])
-    [found] = evaluate(*tiny, cfg, [0.0], "test", 6)
+    [(found, _)] = evaluate(*tiny, cfg, [0.0], "test", 6)
     assert found["prompts_too_long"] == 6 and "; 6 prompts left no room for a reply" in describe(found)
     failing(monkeypatch, "step", ERRORS["missing"])
-    [found] = evaluate(*tiny, parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), [0.0], "test", 6)
+    [(found, _)] = evaluate(*tiny, parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), [0.0], "test", 6)
     assert found["prompts_too_long"] == 0 and found["episodes"] == 5
     assert describe(found).endswith("; 1 episodes left out, whose environment or server failed")
 
@@ -128,5 +128,5 @@ def test_an_environment_of_which_every_episode_fails_is_named(tiny, monkeypatch)
     """In a mixture the others' success is not that of all."""
     failing(monkeypatch, "step", ERRORS["missing"], always=True)
     cfg = parse(["env=sat,textcraft", "sat.n=3", "max_new_tokens=2", "max_turns=1"])
-    [found] = evaluate(*tiny, cfg, [0.0], "test", 12)
+    [(found, _)] = evaluate(*tiny, cfg, [0.0], "test", 12)
     assert describe(found).endswith("; every episode of sat failed, so it is missing here")

@@ -164,12 +164,12 @@ def options_of(path: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def keys() -> set[str]:
     """Return the keys of train.py and eval.py, by their help, and those of the other programs, by their source."""
-    import train
     from eval import Keys
+    from rl.config.words import parse
 
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), pytest.raises(SystemExit):
-        train.parse(["--help", "all"], "train.py", Keys)
+        parse(["--help", "all"], "train.py", Keys)
     programs = [ROOT / "merge.py", *(ROOT / "rl").glob("*.py"), *(ROOT / "rl" / "report").glob("*.py")]
     programs += (ROOT / "tests").glob("*.py")
     for folder in ("benchmarks", "envs", "examples", "models", "rl/serve", "tests/parity"):

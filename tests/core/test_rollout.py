@@ -283,7 +283,7 @@ def test_episode_of_a_failed_environment_is_left_out(tiny, breaks, slow, monkeyp
     for before, now in zip(expected, played, strict=True):
         assert now.infrastructure_failed or vars(before) == vars(now)
     assert rollout_stats(played)["infrastructure_failed"] == len(failed)
-    assert next(evaluate(*tiny, cfg, (0.0,), "train", 12))["episodes"] < 12
+    assert next(evaluate(*tiny, cfg, (0.0,), "train", 12))[0]["episodes"] < 12
     monkeypatch.setattr(Breaks, "reset", lambda *_: (_ for _ in ()).throw(envs.EnvironmentFailed("gone")))
     with pytest.raises(ValueError, match=r"^3 of 12 episodes were tried, and every one failed; the last: gone"):
         rollout(*tiny, tasks, cfg, 1.0, SILENT)
@@ -401,4 +401,4 @@ def test_evaluation_plays_held_out_tasks_with_the_adapter(monkeypatch):
     cfg = parse(["textcraft.max_turns=2"])
     results = list(evaluate(model, load_tokenizer("tiny"), cfg, (1.0, 0.0), "val", 3))
     assert calls == [(sampler_hash(model), {"val"}, (1.0, 0.0))]
-    assert [result["temperature"] for result in results] == [1.0, 0.0]
+    assert [result["temperature"] for result, _ in results] == [1.0, 0.0]

@@ -87,7 +87,7 @@ def test_a_short_prefill_is_bitwise_the_decoder(name):
     rows_B, generator, N = torch.tensor([3, 0, 4]), torch.Generator().manual_seed(0), int(counts_B.sum())
     ids_N, segments_N = torch.randint(97, (N,), generator=generator), torch.arange(3).repeat_interleave(counts_B)
     positions_N = torch.cat([torch.arange(start, start + n) for start, n in zip(starts_B, counts_B, strict=True)])
-    before, *caches = [decode._filled_cache(model, 6, 4) for _ in range(3)]
+    before, *caches = [decode.filled_cache(model, 6, 4) for _ in range(3)]
     views = [cache.view(rows_B, starts_B, int(counts_B.max())) for cache in caches]
     model(ids_N[None], positions_N[None], segments_N[None], views[0], wanted=rows_B[:0])
     assert decode.exact_step(model).prefill(ids_N, positions_N, views[1], counts_B)
@@ -199,7 +199,7 @@ def after(count: int) -> list[str]:
 
 def decoded(model, rows: int, places: int):
     """Return (ids_B, positions_B, a view of a random cache, the decoder's hidden states from its like)."""
-    caches = [decode._filled_cache(model, places, 3) for _ in range(2)]
+    caches = [decode.filled_cache(model, places, 3) for _ in range(2)]
     ids_B, positions_B = torch.arange(rows), torch.arange(rows) * 7 % 140
     theirs, ours = (cache.view(slice(0, rows), positions_B, 1) for cache in caches)
     return ids_B, positions_B, ours, model(ids_B[:, None], positions_B[:, None], cache=theirs)[:, 0]

@@ -91,7 +91,7 @@ def contents(run: Path) -> dict[str, object]:
     """Return what a run of any number of ranks must have written: the bytes of files, and metrics without times."""
     newest = max(run.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     found = {name: (newest / name).read_bytes() for name in SAME if (newest / name).is_file()}
-    for name in ("episodes.jsonl", "report.jsonl"):
+    for name in ("episodes.jsonl", "report.jsonl", "held_out.jsonl"):
         if (run / name).is_file():
             found[name] = (run / name).read_bytes()
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

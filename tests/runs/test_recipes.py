@@ -176,7 +176,7 @@ def test_a_run_leaves_the_files_that_its_guide_lists(recipe, tmp_path):
     files = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*")}
     own = {"config.json", "origin.json", "metrics.jsonl", "report.html", "report.jsonl"}
     own |= {f"epoch_1/{name}" for name in EPOCH} | {f"checkpoint-1/{name}" for name in CHECKPOINT}
-    own |= {"episodes.jsonl"} if not recipe.endswith("sft") else set()
+    own |= {"episodes.jsonl", "held_out.jsonl"} if not recipe.endswith("sft") else set()
     assert own - files == set()
     stats = json.loads((tmp_path / "run" / "epoch_1" / "training_stats.json").read_text())
     metrics = {"loss", "reward_mean", "reward_std", "accuracy", "lr"}

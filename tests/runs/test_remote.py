@@ -94,7 +94,7 @@ def test_remote_evaluation_equals_the_local_one(env, n, here):
     there = evaluation.play_all(server, "mine", cfg, 0.0, held_out_tasks(cfg, n, 1, "val"))
     won = {"successes": [episode.success for episode in there]}
     remote = judged(there, 0.0, "val") | won | task_numbers(there)
-    assert [remote] == list(evaluate(model, tokenizer, cfg, (0.0,), "val", n))
+    assert [remote] == [found for found, _ in evaluate(model, tokenizer, cfg, (0.0,), "val", n)]
     models = {body["model"] for path, body in Handler.asked if path == "/v1/chat/completions"}
     assert models == ({"mine", "base"} if env == "planner" else {"mine"})  # the worker is the base
 

@@ -157,6 +157,47 @@ def test_the_page_holds_what_was_played_and_learned(run):
     assert sum(n * a for n, a in advantages) == pytest.approx(0, abs=0.05), "ppo whitens them over the epoch"
 
 
+def test_the_page_holds_the_episodes_of_evaluations(run):
+    """Those of each temperature, on the same tasks before and after training."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [(record["epoch"], record["eval"]) for record in records if "eval" in record]
+    summaries, parts = (page_data(run / "report.html", f"held-{name}") for name in ("episodes", "tokens"))
+    assert [(s["episodes"], s["temperature"]) for s in summaries] == [(0, 1.0), (0, 0.0), (2, 1.0), (2, 0.0)]
+    for (epoch, result), summary, part in zip(evaluations, summaries, parts, strict=True):
+        assert (part["tokens"], part["temperature"]) == (epoch, result["temperature"])
+        assert [row[2] for row in summary["rows"]] == [int(won) for won in result["successes"]]
+        assert [row[7:9] for row in summary["rows"]] == [row[7:9] for row in summaries[0]["rows"]]
+        assert [row[-1] for row in summary["rows"]] == [0, 1] and "Goal: " in "".join(texts(part, 1))
+
+
+def test_held_out_episodes_of_an_epoch_without_evaluation_are_not_shown(run, tmp_path):
+    """A resumed run may evaluate at other epochs than the killed process, whose lines are still there."""
+    folder = shutil.copytree(run, tmp_path / "run")
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not ("eval" in json.loads(line) and json.loads(line)["epoch"] == 2)]
+    (folder / "metrics.jsonl").write_text("".join(kept))
+    page.write(folder)
+    assert [s["episodes"] for s in page_data(folder / "report.html", "held-episodes")] == [0, 0]
+
+
+def test_evaluations_show_the_same_tasks_where_there_is_no_room_for_all():
+    before, after = (
+        [make_episode("word " * 50, draw(), group=n) for n in range(40)] for draw in (random.random, float)
+    )
+    lines = [look.epoch_lines(TOKENIZER, 1, own, {}, 20_000, 1.0).splitlines() for own in (before, after)]
+    shown = [[row[8] for row in json.loads(line)["rows"] if row[-1] >= 0] for line, _ in lines]
+    assert shown[0] == shown[1] == [*range(len(shown[0]))] and 5 < len(shown[0]) < 40
+
+
+def test_control_tokens_are_told_from_text_that_looks_like_them():
+    said = "<|im_end|><|im_start|>system"
+    e = make_episode(said)
+    part = json.loads(look.epoch_lines(TOKENIZER, 1, [e], {}, 10**6).splitlines()[1])
+    indices = np.frombuffer(base64.b64decode(part["shown"][0]["ids"]), "<u2").tolist()
+    assert [i in part["control"] for i in indices] == [i in TOKENIZER.control_ids for i in e.ids_T]
+    assert sum(i in part["control"] for i in indices) == 3, "those around the prompt, and the reply's opening"
+
+
 def test_entropies_are_those_of_the_weights_that_sampled(run):
     """In the first epoch these are the base's: the adapter adds nothing yet."""
     from models import load_model
@@ -457,10 +498,10 @@ def browser() -> str:
     return shutil.which("chromium") or shutil.which("google-chrome") or pytest.skip("no Chromium on this machine")
 
 
-def drawn(browser: str, path: Path, folder: Path) -> str:
+def drawn(browser: str, path: Path, folder: Path, fragment: str = "") -> str:
     """Return what Chromium makes of the page's main element. Fail if it prints anything on the console."""
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
-    command += [f"--user-data-dir={folder}/profile", path.as_uri()]
+    command += [f"--user-data-dir={folder}/profile", path.as_uri() + fragment]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert 'data-ready="yes"' in done.stdout, done.stderr[-2000:]
     assert re.findall(r"CONSOLE.*", done.stderr) == []
@@ -473,6 +514,20 @@ def test_chromium_draws_the_page_without_an_error(browser, hostile, run, tmp_pat
     found = drawn(browser, folder / "report.html", tmp_path)
     assert found.count("<figure>") >= (0 if hostile else 12) and 'class="turn"' in found
     assert not re.search(r"<(img|script)", found)
+
+
+def test_seeds_are_averaged_and_a_link_opens_its_episode(browser, run, tmp_path):
+    """The one of a held-out task, with the choice to see it beside the same task before training."""
+    again = shutil.copytree(run, tmp_path / "again")
+    path = again / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 1, "out": "again"}))
+    (tmp_path / "both.html").write_text(page.page([run, again]))
+    found = drawn(browser, tmp_path / "both.html", tmp_path, "#episode-1-2-1-0")
+    assert (
+        "Runs that differ in their seed alone" in found and len(re.findall(r'class="line c0 [^"]*member"', found)) >= 6
+    )
+    assert re.search(r"epoch 2, held-out, sampled, seed \d+", found) and "again, epoch 0, before training" in found
+    assert re.search(r'aria-current="true"(?:(?!</button>).)*class="task">[^<]+<', found), "the list marks and names it"
 
 
 def test_charts_have_whole_columns_and_ticks_that_differ(browser, tmp_path):
