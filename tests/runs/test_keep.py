@@ -84,8 +84,9 @@ def test_all_epochs_stay_without_a_limit(tmp_path):
 @pytest.mark.parametrize("patience, words", [(1, "1 evaluation was"), (2, "2 evaluations were")])
 def test_last_line_counts_the_evaluations_of_patience(patience, words, tmp_path):
     state = make_state(critic=False)
-    cfg = SimpleNamespace(patience=patience, epochs=9, max_steps=0, max_sampled_tokens=0)
-    assert f"; stopped early: {words} no better (patience=0 goes on)" in Run(tmp_path, cfg).last_line(state)
+    run = Run(tmp_path)
+    run.cfg = SimpleNamespace(patience=patience, epochs=9, max_steps=0, max_sampled_tokens=0)
+    assert f"; stopped early: {words} no better (patience=0 goes on)" in run.last_line(state)
 
 
 @pytest.mark.all_only
@@ -108,7 +109,8 @@ def test_run_stops_early_and_goes_on_without_patience(tmp_path, capsys):
 
 def test_last_line_says_when_training_gained_nothing(tmp_path):
     state = SimpleNamespace(epoch=2, step=2, watch=Watch())
-    cfg = SimpleNamespace(epochs=2, max_steps=0, max_sampled_tokens=0, patience=0)
+    run = Run(tmp_path)
+    run.cfg = SimpleNamespace(epochs=2, max_steps=0, max_sampled_tokens=0, patience=0)
     said = {"0.5": "before training it was better, 50.0%", "0.25": "before training it was the same, 25.0%", "0.1": ""}
     for before in said:
         evals = [
@@ -116,7 +118,7 @@ def test_last_line_says_when_training_gained_nothing(tmp_path):
         ]
         (tmp_path / "metrics.jsonl").write_text("\n".join(evals) + "\n")
         (tmp_path / "epoch_2").mkdir(exist_ok=True)
-        line = Run(tmp_path, cfg).last_line(state)
+        line = run.last_line(state)
         assert "the best epoch by success is epoch_2" in line
         assert line.endswith(said[before]) and ("before training" in line) == bool(said[before])
 
