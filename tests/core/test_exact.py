@@ -442,7 +442,7 @@ def test_one_name_of_a_layer_is_a_name(tmp_path):
     """lora.targets=v_proj is no regular expression; as such it would match no whole name."""
     words = ["algo=sft", "epochs=1", "episodes=4", "batch_size=4", "eval_episodes=0", "lora.targets=v_proj"]
     status, out, err = run_program("train.py", *words, f"out={tmp_path}/run")
-    assert status == 0 and "on 4 layers (v_proj)" in out, out + err
+    assert status == 0 and "on 5 layers (v_proj)" in out, out + err
 
 
 @pytest.mark.parametrize("word", ["w_proj", "v_proj,w_proj", "q_proj,w_proj,v_proj"])

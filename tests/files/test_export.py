@@ -34,7 +34,7 @@ def epoch(tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "run"
     model = awake(injected(load_model("tiny"), r=4, alpha=6))
     for _, layer in lora.lora_layers(model):
-        layer.adapters["default"].B.data.mul_(0.02)
+        layer.adapters["default"].B.data.mul_(0.08)
     lora.save_adapter(model, run / "epoch_2", str(TINY))
     cfg = parse(PLAYED, "train.py")
     (run / "epoch_2" / "training_config.json").write_text(json.dumps(cfg.as_dict()))

@@ -142,7 +142,7 @@ def test_a_finished_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(na
     assert results(run) == results(whole)
 
 
-@pytest.mark.parametrize("word", ["lr=0.003", "seed=1", "algo=ppo", "textcraft.difficulty=1"])
+@pytest.mark.parametrize("word", ["lr=0.004", "seed=1", "algo=ppo", "textcraft.difficulty=2"])
 def test_a_run_with_other_settings_is_not_continued(word, whole):
     said = f"a run with other settings is there ({word.split('=')[0]}="
     assert not refused(said, *SMALL, word, f"out={whole}")
