@@ -1,7 +1,7 @@
 """Half a minute of reinforcement learning: which of two words comes first?
 
     python examples/first_word.py > first.jsonl
-    python train.py algo=grpo env=qa qa.data=first.jsonl max_new_tokens=5 lr=1e-3 warmup_steps=8 epochs=40
+    python train.py algo=grpo env=qa qa.data=first.jsonl max_new_tokens=5 lr=1e-3 warmup_steps=8 epochs=20
 
 The first command writes 506 questions with answers. The embedded model does not know the task, and learns it from
 right and wrong alone: a reply is rewarded if it is the answer.

@@ -26,19 +26,19 @@ from models.engine import Engine
 from models.logprob import token_logprobs
 
 SEED = 0  # of the adapters, the tasks, the sampling and the order of the episodes
-EPOCHS = 48
+EPOCHS = 40
 EPISODES = 128  # played per epoch
 GROUP_SIZE = 8  # episodes with the same task: their mean score is the baseline
 BATCH_SIZE = 32  # episodes per optimizer step; the policy that sampled them is up to three steps old
 MICRO_TOKENS = 32768  # most tokens in one forward and backward; a whole step fits
-LEARNING_RATE = 2e-3  # at first; it falls linearly to a tenth
+LEARNING_RATE = 3e-3  # at first; it falls linearly to a tenth
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28  # the probability ratio is clipped to [0.8, 1.28] (DAPO, Yu et al. 2025)
 CLIP_NORM = 1.0  # longer gradients are scaled down to this norm
 RANK, ALPHA = 16, 32  # of the adapters: y = W x + ALPHA / RANK * B A x
 TEMPERATURE = 1.0  # of sampling, and so of the log-probabilities that train
 MAX_NEW_TOKENS = 48  # per turn
 MAX_LEN = 768  # tokens per episode
-GAME = {"prompt": "short", "difficulty": "2", "distractors": 3, "max_turns": 8}
+GAME = {"prompt": "short", "difficulty": "1", "tasks": "fresh", "distractors": 5, "max_turns": 8}
 HELD_OUT, HELD_OUT_SEED = 100, 2**31  # tasks whose goals never occur in training, and the seed of their sampling
 
 
