@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Condition, Thread, current_thread
 from time import strftime
 from typing import Any, TextIO
@@ -101,9 +102,10 @@ def check(runs: dict[str, Config]) -> None:
             raise ArgumentError(
                 f"adapters= samples on a CPU alone so far, not with device={cfg.device}; give device=cpu"
             )
-        if cfg.sampler or cfg.track.to != "none" or cfg.shard != "ddp":
-            key = f"sampler={cfg.sampler}" if cfg.sampler else f"track.to={cfg.track.to}, shard={cfg.shard}"
-            raise ArgumentError(f"adapters=: {key} of {name} is for a run that has its process to itself")
+        alone = {"sampler": cfg.sampler, "track.to": cfg.track.to, "shard": cfg.shard}
+        for key, value in alone.items():
+            if value not in ("", "none", "ddp"):  # their defaults
+                raise ArgumentError(f"adapters=: {key}={value} of {name} is for a run that has its process to itself")
     for key, name in product(SAME, others):
         one, other = getattr(runs[first], key), getattr(runs[name], key)
         if one != other:
@@ -118,6 +120,7 @@ class Together:
     def __init__(self, base: CausalLM, names: list[str]):
         self.base, self.baton = base, Condition()  # who holds it computes
         self.unfinished = set(names)
+        self.ended: SimpleQueue[str] = SimpleQueue()  # the runs that have ended, for the thread that waits for them
         self.asked: dict[str, tuple] = {}  # {run: (step, ids_B, positions_B, view)} of the runs that wait
         self.answers: dict[str, torch.Tensor] = {}
         self.mix = hooks(base.lm_head.weight).mixer()
@@ -134,7 +137,19 @@ class Together:
                 self.error = self.error or error
             finally:
                 self.unfinished.discard(name)
+                self.ended.put(name)
                 self.baton.notify_all()
+
+    def wait(self) -> None:
+        """Wait until all runs have ended. After a signal each still ends its step and saves.
+
+        Thread.join would not do: in Python 3.11 a thread whose join was interrupted counts as ended.
+        """
+        while self.unfinished:
+            try:
+                self.ended.get()
+            except KeyboardInterrupt as signal:
+                self.error = self.error or signal  # each run sees it at its next step
 
     def step(self, name: str, *asked: Any) -> torch.Tensor:
         """Return hidden states [B, D] of a step of sampling, once every unfinished run has asked for one."""
@@ -206,13 +221,9 @@ def train(main: Callable[[Config, Seat], Any], runs: dict[str, Config], cfg: Con
     with redirect_stdout(Labelled(sys.stdout, set(runs))):
         for thread in threads:
             thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except KeyboardInterrupt as signal:
-            together.error = together.error or signal  # each run sees it at its next step
-            for thread in threads:
-                thread.join()
+        together.wait()
+        for thread in threads:
+            thread.join()
     if together.error is not None:
         folder = Path(next(iter(runs.values())).resume or next(iter(runs.values())).out).parent
         together.error.add_note(f"python train.py adapters={','.join(runs)} resume={folder} goes on with all")

@@ -90,7 +90,7 @@ def multiply_first(x_ND: torch.Tensor, rows: int, packed: Packed, bias: torch.Te
     """Return `multiply` for an x whose rows from `rows` on are padding. They are left out, and their results are zeros,
     for oneDNN's copies of layers of at most TRIED_SIZE weights, where `independent_rows` allows it."""
     if isinstance(packed, MKLWeight):
-        return packed.multiply(x_ND, bias)
+        return multiply(x_ND, packed, bias)
     small = rows < len(x_ND) <= TRIED_ROWS and packed.numel() <= TRIED_SIZE
     if small and independent_rows("onednn", *packed.shape, torch.get_num_threads()):
         return F.pad(multiply(x_ND[:rows], packed, bias), (0, 0, 0, len(x_ND) - rows))

@@ -12,7 +12,8 @@ from rl.optimizer import without_compiler
 UNUSED = ("torch._dynamo", "torch._inductor", "models.cuda", "transformers")
 PROGRAM = f"""
 import sys, train
-train.main(train.parse(sys.argv[1:], "train.py"))
+from rl.config.words import parse
+train.main(parse(sys.argv[1:], "train.py"))
 print("imported:", [name for name in {UNUSED} if name in sys.modules])
 """
 

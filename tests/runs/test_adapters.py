@@ -1,12 +1,17 @@
 """adapters=: several runs in one process over one base."""
 
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 
 import train
 from models.cpu.mixed import MixedStep
@@ -90,6 +95,38 @@ def test_a_process_that_is_stopped_goes_on_with_all_runs(words, folder, tmp_path
         assert resumed == whole
 
 
+@pytest.mark.all_only
+def test_a_signal_ends_a_process_when_all_runs_have_saved(words, tmp_path):
+    """Its status is the signal's: a thread that is cut off aborts the process, or never ends."""
+    more = ["epochs=500", "eval_episodes=0", "strict=false", f"out={tmp_path}/x"]
+    process = subprocess.Popen([sys.executable, "train.py", *words, *more], cwd=ROOT, text=True, stderr=subprocess.PIPE)
+    while process.poll() is None and len({*tmp_path.glob("x/*/epoch_2")}) < 2:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGINT, said
+    assert f"resume={tmp_path}/x goes on with all" in said
+
+
+def test_a_signal_waits_for_the_run_that_computes():
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def main(cfg, seat):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)  # the handler runs in the main thread, which waits
+        time.sleep(0.5)
+        ended.append(seat.name)
+
+    ended, before = [], signal.signal(signal.SIGALRM, interrupt)
+    runs = adapters.settings(["adapters=sat", "ranks=1", "out=x"])
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            adapters.train(main, runs, runs["sat"])
+        assert ended == ["sat"]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_runs_share_the_tensors_of_the_base_and_no_module():
     seats = [adapters.Seat(adapters.Together(load_model("tiny"), ["a"]), "a")]
     base, model = seats[0].together.base, seats[0].model()
@@ -130,6 +167,7 @@ REFUSED = {
     "adapters=sat ranks=2": "one process",
     "adapters=sat plan=true": "plan= counts one run",
     "adapters=sat lora.r=0": "trains the base",
+    "adapters=sat shard=zero2": "adapters=: shard=zero2 of sat is for a run that has its process to itself",
     "adapters=sat sampler=http://127.0.0.1:1/v1": "its process to itself",
 }
 

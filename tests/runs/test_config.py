@@ -191,9 +191,8 @@ def test_a_function_of_one_theme_takes_a_bare_instance_of_it():
 def test_algorithms_have_what_the_loop_reads(name):
     options, needed = group_class(name)(), {*fields.Algorithm.__annotations__}
     needed -= set() if options.critic else {"critic_lr", "critic_hidden", "critic_warmup", "bootstrap"}
-    needed -= (
-        {"kl_coef", "kl_target", "kl_horizon", "reference_every"} if type(options).reference is False else set()
-    )  # whatever its settings
+    without_reference = type(options).reference is False  # whatever its settings
+    needed -= {"kl_coef", "kl_target", "kl_horizon", "reference_every"} if without_reference else set()
     needed -= set() if options.source == "demonstrations" else {"all_tokens", "prompt_column", "answer_column"}
     assert [key for key in needed if not hasattr(options, key)] == []
 

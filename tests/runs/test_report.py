@@ -523,9 +523,13 @@ def test_seeds_are_averaged_and_a_link_opens_its_episode(browser, run, tmp_path)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 1, "out": "again"}))
     (tmp_path / "both.html").write_text(page.page([run, again]))
     found = drawn(browser, tmp_path / "both.html", tmp_path, "#episode-1-2-1-0")
-    assert (
-        "Runs that differ in their seed alone" in found and len(re.findall(r'class="line c0 [^"]*member"', found)) >= 6
-    )
+    assert "Runs that differ in their seed alone" in found
+    paths = [re.search(r' d="([^"]*)"', tag)[1] for tag in re.findall(r'<path [^>]*class="line c0[^>]*>', found)]
+    members = [
+        re.search(r' d="([^"]*)"', tag)[1] for tag in re.findall(r'<path [^>]*class="line c0[^>]*member[^>]*>', found)
+    ]
+    assert len(members) >= 6 and len(paths) > len(members)
+    assert {*paths} - {"M1 5H25"} == {*members}, "but for legends, the mean of a run and its copy is the run's line"
     assert re.search(r"epoch 2, held-out, sampled, seed \d+", found) and "again, epoch 0, before training" in found
     assert re.search(r'aria-current="true"(?:(?!</button>).)*class="task">[^<]+<', found), "the list marks and names it"
 
