@@ -1,4 +1,4 @@
-"""Half a minute of reinforcement learning: which of two words comes first?
+"""Reinforcement learning in eleven seconds: which of two words comes first?
 
     python examples/first_word.py > first.jsonl
     python train.py algo=grpo env=qa qa.data=first.jsonl max_new_tokens=5 lr=1e-3 warmup_steps=8 epochs=20

@@ -32,7 +32,7 @@ from rl.ranks.gradients import summed
 EACH_TRIAL = True
 
 TEXTCRAFT = ("env=textcraft", "textcraft.max_turns=2", "rollout_batch_size=4")
-LAYERS = 4  # of the embedded model
+LAYERS = 5  # of the embedded model
 
 
 @pytest.fixture
@@ -353,7 +353,8 @@ def epoch(tmp_path, *words: str) -> dict:
     return metrics_of(tmp_path / "run")[-1]
 
 
-WITH_CRITIC, WITH_KL = (308, 20, 24), (303, 19, 21)
+WITH_CRITIC, WITH_KL = (46 * LAYERS + 124, 20, 24), (49 * LAYERS + 107, 19, 21)
+AFTER_WORKER = 49 * LAYERS + 104, 19, 21  # whose engine has made the rotary table
 PLANNER, GROUP = ("env=planner", "rollout_batch_size=4"), ("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4")
 EMBEDDINGS = "planner.similarity=embeddings"
 MODEL_WORKER = "planner.worker=model"  # the base model alone, in engines of its own
@@ -364,7 +365,7 @@ MODEL_WORKER = "planner.worker=model"  # the base model alone, in engines of its
     [
         (("algo=ppo", *TEXTCRAFT), WITH_CRITIC),
         ((*GROUP, *TEXTCRAFT), WITH_KL),
-        ((*GROUP, *PLANNER, MODEL_WORKER, EMBEDDINGS, "episodes=2", "batch_size=2", "grpo.group_size=2"), WITH_KL),
+        ((*GROUP, *PLANNER, MODEL_WORKER, EMBEDDINGS, "episodes=2", "batch_size=2", "grpo.group_size=2"), AFTER_WORKER),
         pytest.param(("algo=ppo", *PLANNER, MODEL_WORKER, EMBEDDINGS), WITH_CRITIC, marks=pytest.mark.full),
         pytest.param(("algo=ppo", *PLANNER), WITH_CRITIC, marks=pytest.mark.full),
     ],
@@ -382,12 +383,12 @@ def test_an_epoch_stays_on_the_device(words, learning, device, monkeypatch, tmp_
     collect, score = (device.watch(monkeypatch, train, name) for name in ("collect", "score"))
     forwards, steps = (device.watch(monkeypatch, update, name) for name in ("forward", "optimizer_step"))
     metrics = epoch(tmp_path, *words)
-    assert metrics["optimizer_steps"] == 1 and metrics["sampler_gap"] < 0.1
+    assert metrics["optimizer_steps"] == 1 and metrics["sampler_gap"] < 0.2
     worker = MODEL_WORKER in words  # its graphs have no adapters
-    assert [c.kernels for c in device.captures if c.by_kernel["_choose"]] == [92, 84][: 1 + worker]
+    assert [c.kernels for c in device.captures if c.by_kernel["_choose"]] == [11 * LAYERS + 48, 9 * LAYERS + 48][: 1 + worker]
     prompts = [c.kernels for c in device.captures if not c.by_kernel["_choose"]]
     assert 1 <= len(prompts) <= len(prefill.SIZES) * (1 + worker)
-    assert set(prompts) == {11 * LAYERS - 7, *[31] * worker}
+    assert set(prompts) == {11 * LAYERS - 7, *[9 * LAYERS - 5] * worker}
     assert device.replays == cuda_graph.CHUNK * len(enqueued) + len(prefills) > cuda_graph.CHUNK
     assert most(enqueued, "waits") == most(prefills, "waits") == most(loads, "waits") == 0
     assert most(loads, "kernels") == 48 * LAYERS, "stacking the weights of a new engine"
@@ -400,7 +401,7 @@ def test_an_epoch_stays_on_the_device(words, learning, device, monkeypatch, tmp_
 
 def test_checkpointed_blocks_have_equal_gradients(device, monkeypatch, tmp_path):
     """In a grpo epoch with checkpoint=block, beside the same step without, which comes first. The blocks' forward comes
-    again: 233 kernels, 3 of which only the first step has, for a table; the last block's choice of rows waits twice."""
+    again, but for a table, which only the first step makes; the last block's choice of rows waits twice."""
     monkeypatch.setattr(trial, "first_difference", lambda model: None)
     accumulate, found = update.accumulate, []
 
@@ -420,7 +421,7 @@ def test_checkpointed_blocks_have_equal_gradients(device, monkeypatch, tmp_path)
     assert epoch(tmp_path, "algo=grpo", "grpo.group_size=4", *TEXTCRAFT, *words)["grad_norm"] > 0
     (plain, expected), (checkpointed, gradients) = found
     assert all(isinstance(x, DeviceTensor) and torch.equal(x, expected[name]) for name, x in gradients.items())
-    assert checkpointed.kernels - plain.kernels == 233 - 3 and len(checkpointed.waits) - len(plain.waits) == 2
+    assert checkpointed.kernels - plain.kernels == 45 * LAYERS + 50 and len(checkpointed.waits) - len(plain.waits) == 2
 
 
 def test_a_single_gpu_adds_gradients_in_place(device):
@@ -544,10 +545,10 @@ def test_an_exact_epoch_stays_on_the_device(device, monkeypatch, tmp_path):
     forwards, steps = (device.watch(monkeypatch, update, name) for name in ("forward", "optimizer_step"))
     metrics = epoch(tmp_path, "algo=ppo", "exact=true", *TEXTCRAFT)
     assert metrics["exact"] == "yes" and metrics["sampler_gap"] == 0
-    assert {counts.kernels for counts in device.captures} == {195}, "steps alone: prompts have no graphs"
+    assert {counts.kernels for counts in device.captures} == {35 * LAYERS + 55}, "steps alone: prompts have no graphs"
     assert sorted(len(counts.waits) for counts in prefills)[-2] == 0, "the first tries the products' tiles"
     [score], [forward], [step] = scores, forwards, steps
-    assert (len(score.waits), forward.kernels, len(forward.waits), len(step.waits)) == (12, 401, 13, 17)
+    assert (len(score.waits), forward.kernels, len(forward.waits), len(step.waits)) == (12, 81 * LAYERS + 77, 13, 17)
 
 
 APART = [[*range(16)], [*range(16, 32)]]

@@ -621,7 +621,7 @@ def test_real_environments_are_the_same_as_in_process(name, prompt):
 
 # the guide's two terminals
 
-EASY = "os_interaction.difficulty=1", "os_interaction.max_turns=2"
+EASY = "os_interaction.difficulty=1", "os_interaction.tasks=panel", "os_interaction.max_turns=2"
 FROM_HERE = "env=http", "http.kind=os_interaction", "http.prompt=short"
 FILES = "metrics.jsonl", "episodes.jsonl"
 

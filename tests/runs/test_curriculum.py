@@ -70,7 +70,7 @@ def test_epochs_play_their_lesson_and_a_resumed_run_the_same(tmp_path, capsys, m
     run = tmp_path / "run"
     words = ["textcraft.difficulty=1,2", "curriculum=difficulty:0.01", "episodes=8", "batch_size=8", "lora.r=4"]
     words += ["eval_episodes=0", "epochs=2", "threads=1", "ranks=1", "strict=false", f"out={run}"]
-    words += ["max_turns=4", "max_new_tokens=16", "ppo.epochs=1"]
+    words += ["max_turns=8", "max_new_tokens=32", "ppo.epochs=1"]
     train.main(parse(words))
     said = capsys.readouterr().out
     assert played == ["1", "1,2"], "the embedded model solves some task of depth 1"

@@ -53,7 +53,7 @@ def trained(tmp_path_factory):
 )
 def test_runs_over_quantised_bases_are_exact(words, tmp_path):
     out, metrics = train(tmp_path / "run", "epochs=1", *words)
-    assert "exact: yes" in out and " of 1,974,336 parameters train" in out, "codes of 4 bits count as weights"
+    assert "exact: yes" in out and " of 2,344,832 parameters train" in out, "codes of 4 bits count as weights"
     assert metrics[-1]["sampler_gap"] == 0 and metrics[-1]["grad_norm"] > 0
     assert metrics[-1].get("reference_kl", 0.0) == 0, "the reference is the same base, in the first step"
 
@@ -134,7 +134,7 @@ def test_merging_folds_into_the_dequantised_weights(trained, tmp_path, dtype):
     assert status == 0, err
     assert f"nf4 to {dtype}: the checkpoint gets the rounded weights that the adapter saw" in out
     report = json.loads((tmp_path / "merged" / "merge_report.json").read_text())
-    assert report["quant"] == "nf4" and len(report["layers"]) == 28
+    assert report["quant"] == "nf4" and len(report["layers"]) == 35
     merged, adapted = load_model(f"{tmp_path}/merged", getattr(torch, dtype)), load_model("tiny", quant="nf4")
     lora.load_adapter(adapted, trained / "epoch_2")
     for name, layer in lora.lora_layers(adapted):

@@ -40,7 +40,8 @@ CASES = {
     "ppo": [f"algo=ppo {COMMON} products=onednn reward.rule=shaped epochs=4 eval_episodes=2"],
     "grpo": [f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} reward.rule=shaped"],
     "history": [f"algo=grpo history=template max_thinking_tokens=5 grpo.group_size=4 {COMMON} reward.rule=shaped"],
-    "reinforce over nf4": [f"algo=reinforce quant=nf4 env=textcraft:2,sat:1 {COMMON} batch_size=8 eval_episodes=2"],
+    "reinforce over nf4": [f"algo=reinforce quant=nf4 env=textcraft:2,sat:1 {COMMON} batch_size=8 eval_episodes=2"
+    " reward.rule=shaped"],
     "sft with dropout": [f"algo=sft lora.dropout=0.1 {COMMON} eval_episodes=1"],
     "every weight": [f"algo=grpo lora.r=0 lr=1e-4 grpo.group_size=4 {COMMON} reward.rule=shaped"],
 }
@@ -534,7 +535,7 @@ def test_an_error_of_every_rank_is_one_line_from_one_rank(tmp_path, capfd, monke
 def test_ranks_with_other_settings_are_refused(monkeypatch):
     cfg = parse(["algo=ppo"], "train.py")
     monkeypatch.setattr(ranks, "gathered", lambda mine: [mine, {**mine, "lr": "0.5"}])
-    with pytest.raises(ArgumentError, match=r"the ranks differ: lr=0.002 on rank 0, 0.5 on 1"):
+    with pytest.raises(ArgumentError, match=r"the ranks differ: lr=0.003 on rank 0, 0.5 on 1"):
         start.agree(cfg)
 
 

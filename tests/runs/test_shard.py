@@ -26,7 +26,7 @@ LORA = {  # case: words
     "ppo": f"algo=ppo {COMMON} products=onednn epochs=2 eval_episodes=1 reward.rule=shaped",
     "grpo": f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} episodes=12 reward.rule=shaped fails strict=false"
     f" products={'mkl' if EXACT_MKL else 'plain'}",
-    "reinforce": f"algo=reinforce env=textcraft:2,sat:1 {COMMON} checkpoint=block products=plain",
+    "reinforce": f"algo=reinforce env=textcraft:2,sat:1 {COMMON} reward.rule=shaped checkpoint=block products=plain",
     "sft": f"algo=sft lora.dropout=0.1 {COMMON} dtype=bfloat16 products=plain",
 }
 ALL = {
@@ -34,7 +34,7 @@ ALL = {
     "all-ppo": f"algo=ppo lora.r=0 lr=1e-4 {COMMON} reward.rule=shaped strict=false products=onednn",
     "all-sft": f"algo=sft lora.r=0 lr=1e-4 {COMMON} dtype=bfloat16 products=plain",
 }
-GROUPS = 5  # of the embedded model: four blocks, and embedding, norm and head
+GROUPS = 6  # of the embedded model: five blocks, and embedding, norm and head
 KINDS = {"zero2": "shard=zero2", "zero3": "shard=zero3", "lockstep": "shard=zero3 lockstep"}
 FEW = {("ppo", "zero3"), ("grpo", "lockstep"), ("reinforce", "zero2"), ("all-grpo", "zero3")}
 EVERY = {(case, kind) for case in LORA | ALL for kind in KINDS}

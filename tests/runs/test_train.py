@@ -100,7 +100,7 @@ def test_a_run_writes_metrics_episodes_and_adapters(tmp_path, capsys):
     folder, output = tmp_path / "run", capsys.readouterr().out
     tensors = load_file(folder / "epoch_2" / "adapter_model.safetensors")
     trainable, total = sum(x.numel() for x in tensors.values()), PARAMETERS
-    assert f"lora on: r=4 alpha=32 on 8 layers (q_proj, v_proj); {trainable:,} of {total + trainable:,} par" in output
+    assert f"lora on: r=4 alpha=32 on 10 layers (q_proj, v_proj); {trainable:,} of {total + trainable:,} par" in output
     assert all(key.replace("lora_A", "lora_A|B").replace("lora_B", "lora_A|B") in output for key in tensors)
     assert f"recipe embedded: lr={parse([]).lr} " in output and "; command line: " in output
     saved = json.loads((folder / "config.json").read_text())
@@ -182,7 +182,7 @@ def test_affine_recipe_penalizes_invalid_actions_everywhere(tmp_path):
 @pytest.mark.parametrize("steps", [3, 2])
 def test_a_warmup_beyond_the_run_is_said_at_the_start(steps, tmp_path, capsys):
     trained(f"out={tmp_path}/run", "algo=sft", "epochs=1", "lora.r=4", f"warmup_steps={steps}")
-    line = "warmup_steps=3 of 2 optimizer steps: the learning rate does not reach lr=0.002\n"
+    line = "warmup_steps=3 of 2 optimizer steps: the learning rate does not reach lr=0.003\n"
     assert capsys.readouterr().out.count(line) == (steps == 3)
     [record] = metrics_of(tmp_path / "run")
     assert record["step"] == 2
@@ -339,11 +339,11 @@ def test_full_fine_tuning_in_bfloat16_writes_bfloat16(tmp_path, capsys):
 
 
 def test_max_steps_ends_the_run_and_max_len_the_episodes(tmp_path):
-    trained(f"out={tmp_path}/run", "algo=grpo", "epochs=5", "max_steps=3", "max_len=110")
+    trained(f"out={tmp_path}/run", "algo=grpo", "epochs=5", "max_steps=3", "max_len=180")
     records = metrics_of(tmp_path / "run")
     assert records[-1]["step"] == 3 and len(records) == 2
     episodes = lines(tmp_path / "run" / "episodes.jsonl")
-    assert all(len(e["ids_T"]) <= 110 for e in episodes if e["turns"])
+    assert all(len(e["ids_T"]) <= 180 for e in episodes if e["turns"])
     cut = [e for e in episodes if e["truncated"] and e["turns"] and e["turns"][-1]["stop_reason"] == "context"]
     assert cut and all(e["outcome"] == "timeout" and not e["success"] for e in cut)
 
