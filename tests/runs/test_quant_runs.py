@@ -48,7 +48,7 @@ def trained(tmp_path_factory):
             ["algo=grpo", "quant=nf4", "grpo.kl_coef=0.1", "env=planner", "planner.worker=model"],
             marks=pytest.mark.full,
         ),
-        ["algo=reinforce", "quant=int8"],
+        ["algo=reinforce", "quant=int8", "reward.rule=shaped"],
     ],
 )
 def test_runs_over_quantised_bases_are_exact(words, tmp_path):
