@@ -88,7 +88,8 @@ def test_a_comparison_draws_whole_tasks():
 
 
 def test_a_rollout_names_the_task_of_each_episode():
-    cfg = parse(["algo=grpo", "env=textcraft", "max_turns=1", "max_new_tokens=4", "eval_split=test", "textcraft.tasks=panel"])
+    words = "max_turns=1", "max_new_tokens=4", "eval_split=test", "textcraft.tasks=panel"
+    cfg = parse(["algo=grpo", "env=textcraft", *words])
     [(found, _)] = evaluate(load_model("tiny"), load_tokenizer("tiny"), cfg, [0.0], "test", 40)
     env, digests = make_env(cfg, "textcraft"), set()
     for task in make_tasks(cfg, 0, 40, 1, "test", 2**31, cfg.order):

@@ -40,8 +40,9 @@ CASES = {
     "ppo": [f"algo=ppo {COMMON} products=onednn reward.rule=shaped epochs=4 eval_episodes=2"],
     "grpo": [f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} reward.rule=shaped"],
     "history": [f"algo=grpo history=template max_thinking_tokens=5 grpo.group_size=4 {COMMON} reward.rule=shaped"],
-    "reinforce over nf4": [f"algo=reinforce quant=nf4 env=textcraft:2,sat:1 {COMMON} batch_size=8 eval_episodes=2"
-    " reward.rule=shaped"],
+    "reinforce over nf4": [
+        f"algo=reinforce quant=nf4 env=textcraft:2,sat:1 {COMMON} batch_size=8 eval_episodes=2 reward.rule=shaped"
+    ],
     "sft with dropout": [f"algo=sft lora.dropout=0.1 {COMMON} eval_episodes=1"],
     "every weight": [f"algo=grpo lora.r=0 lr=1e-4 grpo.group_size=4 {COMMON} reward.rule=shaped"],
 }

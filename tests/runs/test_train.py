@@ -236,7 +236,7 @@ def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(start, tmp_path, capsy
 
 
 def test_an_earlier_versions_run_resumes(tmp_path):
-    """fixtures/earlier_run: a PPO run of two epochs, as they were written before files were split up; its second epoch was removed.
+    """fixtures/earlier_run: a PPO run of two epochs, as written before files were split up, without its second epoch.
 
     The resumed run repeats the metrics that the earlier version wrote for that epoch.
     """
