@@ -86,7 +86,7 @@ class Exercise(NamedTuple):
 
 
 def styled(rng: Random, pairs: dict[str, str]) -> Exercise:
-    [style] = rng.choices(list(STYLES), STYLES.values())
+    [style] = rng.choices(list(STYLES), list(STYLES.values()))
     return Exercise(pairs, style, rng.choice(style.separators))
 
 
@@ -116,7 +116,7 @@ def at_distance(rng: Random, kind: str, distance: int, tokenizer: Tokenizer) -> 
         if kind == "two steps" and second:
             made.pairs[first] = second
         asked = made.ask(kind, first)
-    prompt = []
+    prompt: list[int] = []
     while len(prompt) < distance + 4:  # the header of the message comes first
         key, value = name(rng), name(rng)
         if not {key, value} & {*made.pairs, *made.pairs.values()}:

@@ -149,8 +149,9 @@ def teach_copying(model: CausalLM, ids_V: torch.Tensor, keys: Keys) -> float:
 
 def encode(tokenizer: Tokenizer, conversation: list[dict]) -> Lesson:
     """Return a conversation in ChatML; the assistant's replies and their ends are learned, "loss": false excepted."""
-    start, end = map(tokenizer.token_to_id, CONTROL[1:])
-    ids, learned = [], []
+    start, end = (tokenizer.get_vocab()[token] for token in CONTROL[1:])
+    ids: list[int] = []
+    learned: list[bool] = []
     for message in conversation:
         head, text = (tokenizer.encode(text).ids for text in (f"{message['role']}\n", message["content"]))
         learns = message["role"] == "assistant" and message.get("loss", True)
@@ -187,7 +188,8 @@ def batch(
         drawn.append(lesson)
         tokens += len(lesson[0])
     drawn.sort(key=lambda lesson: len(lesson[0]))
-    pieces, count = [[] for _ in range(PIECES)], 0
+    pieces: list[list[Lesson]] = [[] for _ in range(PIECES)]
+    count = 0
     for lesson in drawn:
         pieces[PIECES * count // tokens].append(lesson)
         count += len(lesson[0])
@@ -201,11 +203,12 @@ def padded(rows: list[list[int]], value: int) -> torch.Tensor:
 def train(model: CausalLM, make_batch: Callable[[int], list[list[Lesson]]], keys: Keys, state: Path) -> None:
     """Train all weights for keys.steps optimizer steps. Continue from the file `state` if there is one."""
     optimizers = Optimizers(model, keys.lr)
+    parts: list[Any] = [model, *optimizers.parts]  # each with a state_dict
     first = 0
     if state.is_file():
         saved = torch.load(state, weights_only=True)
         first = saved["step"]
-        for part, content in zip([model, *optimizers.parts], saved["parts"], strict=True):
+        for part, content in zip(parts, saved["parts"], strict=True):
             part.load_state_dict(content)
     losses = []
     for step in range(first, keys.steps):
@@ -224,8 +227,8 @@ def train(model: CausalLM, make_batch: Callable[[int], list[list[Lesson]]], keys
         if (step + 1) % 50 == 0:
             print(f"step {step + 1} of {keys.steps}: loss {sum(losses[-50:]) / len(losses[-50:]):.3f}", flush=True)
         if (step + 1) % keys.save_every == 0 or step + 1 == keys.steps:
-            parts = [part.state_dict() for part in (model, *optimizers.parts)]
-            torch.save({"step": step + 1, "parts": parts}, state.with_suffix(".new"))
+            contents = [part.state_dict() for part in parts]
+            torch.save({"step": step + 1, "parts": contents}, state.with_suffix(".new"))
             state.with_suffix(".new").rename(state)
 
 
