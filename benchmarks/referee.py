@@ -2,6 +2,7 @@
 
     python -m benchmarks.referee algos=ppo,ppo-token,grpo,gigpo envs=textcraft,sat seeds=3 out=referee.json
     python -m benchmarks.referee tune=lr ranks=1 threads=1      all, each at its best rate; other words are train.py's
+    python -m benchmarks.referee algos=r1,r16,r64,lora+,all tune=lr     ranks of adapters, and every weight
     python -m benchmarks.referee table=referee.json             print the tables of a file again; out= draws too
 
 Every command is printed before it runs, and the same words go on after an interruption. Two programs may share runs= if
@@ -17,7 +18,8 @@ Rules. What is equal for all algorithms of an environment:
 
 May be tuned: the rate, by tune=lr. Each algorithm has three values, its own rate times rates=. Each is tried once with
 the whole budget and a seed of its own, and judged by sampled success on n tasks of split=train. May not: anything else
-for one algorithm alone. ALGOS has the settings as published, which train.py's words change for all.
+for one algorithm alone. ALGOS has the settings as published, and LORA the adapters, all with GRPO; train.py's words
+change them for all.
 
 Differences are paired by seed and task. Their 80 % intervals are for other tasks and other seeds (rl/stats.py,
 `seeds_interval`).
@@ -60,6 +62,13 @@ ALGOS = {
     "grpo": "algo=grpo",
     **{name: f"recipe={name}" for name in ("dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce", "gigpo", "maxrl")},
 }
+LORA = {
+    **{f"r{rank}": f"algo=grpo lora.r={rank}" for rank in (1, 4, 16, 64)},
+    "rslora": "algo=grpo lora.r=64 lora.rslora=true",
+    "lora+": "algo=grpo lora.b_rate=16 lr=6e-4",
+    "all": "algo=grpo lora.r=0 lr=3e-4",
+}
+COMPARED = ALGOS | LORA
 USUAL = "epochs=10000 eval_episodes=0 save_total_limit=2"  # of every run; words of the command line win
 OURS = ("algo", "recipe", "env", "seed", "max_sampled_tokens", "data", "rollouts", "resume", "resume_from")
 LEAST = 0.1  # success of the base from which no SFT is needed
@@ -68,7 +77,7 @@ TUNING_SEED = 1000  # of the runs that tune a rate, which are not compared
 
 @dataclass(frozen=True)
 class Keys:
-    algos: str = ",".join(ALGOS)  # algorithms by comma; others are compared with the start and with the first
+    algos: str = ",".join(ALGOS)  # by comma, also names of LORA; others are compared with the start and with the first
     envs: str = "textcraft,sciworld,sat"  # environments by comma
     seeds: Positive[int] = 3  # seeds 0, 1, ... of each algorithm
     tokens: Positive[int] = 300_000  # budget of a run, in sampled tokens
@@ -81,7 +90,7 @@ class Keys:
     table: str = ""  # run nothing, and print the tables of this JSON file
 
     def __post_init__(self) -> None:
-        for key, known in (("algos", ALGOS), ("envs", ENVS)):
+        for key, known in (("algos", COMPARED), ("envs", ENVS)):
             names = self.names(key)
             for name in names:
                 if name not in known:
@@ -155,7 +164,7 @@ def settings(keys: Keys, given: dict[str, str], env: str, name: str) -> list[str
         of_both = {key: value for key, value in given.items() if key != "lr"}
         words = arguments.split(["algo=sft", "eval_episodes=0"]) | of_both | arguments.split(shlex.split(keys.sft))
     else:
-        words = arguments.split([*USUAL.split(), f"max_sampled_tokens={keys.tokens}", *ALGOS[name].split()]) | given
+        words = arguments.split([*USUAL.split(), f"max_sampled_tokens={keys.tokens}", *COMPARED[name].split()]) | given
     words |= {"env": env}
     theirs, usual = (what_is_played(resolve(one)) for one in (words, {**given, "env": env}))
     return as_words(words | {key: value for key, value in usual.items() if theirs.get(key) != value})
@@ -319,7 +328,7 @@ def mean_and_interval(row: dict, name: str, kind: str, against: str = "") -> tup
 def table(row: dict) -> Iterator[str]:
     """Yield the lines of an environment's table in markdown."""
     ran = [name for name, policy in row["policies"].items() if "failed" not in policy]
-    first, begin = next((name for name in ran if name in ALGOS), ""), row["start"]
+    first, begin = next((name for name in ran if name in COMPARED), ""), row["start"]
     sizes = f"{len(row['tasks'])} held-out tasks, {len(set(row['tasks']))} distinct; {row['seeds']} seeds"
     yield f"{row['env']}: {sizes}; {row['budget']:,} sampled tokens from {begin}"
     yield ""
@@ -329,11 +338,11 @@ def table(row: dict) -> Iterator[str]:
         if "failed" in policy:
             yield f"| {name} | failed: {policy['failed'].replace('|', '/')} {'| ' * 6}|"
             continue
-        cells = [name, f"{policy['lr']:g}", f"{fmean(policy['tokens']):,.0f}"] if name in ALGOS else [name, "", ""]
+        cells = [name, f"{policy['lr']:g}", f"{fmean(policy['tokens']):,.0f}"] if name in COMPARED else [name, "", ""]
         for kind, others in (("sampled", (begin, first)), ("greedy", (begin,))):
             cells.append("{:.1%} ({:.1%} to {:.1%})".format(*mean_and_interval(row, name, kind)))
             for other in others:
-                compared = name in ALGOS and other not in ("", name)
+                compared = name in COMPARED and other not in ("", name)
                 difference = mean_and_interval(row, name, kind, other) if compared else ()
                 cells.append("{:+.1%} ({:+.1%} to {:+.1%})".format(*difference) if compared else "")
         yield f"| {' | '.join(cells)} |"
@@ -357,7 +366,7 @@ def drawn(row: dict) -> str:
         shapes.append(f'<path d="M{place:.1f} {top - 10}V{height - 34}" stroke="{picture.GRID}"/>')
         shapes.append(picture.text(place, height - 14, f"{percent} %", "middle"))
     for number, name in enumerate(names):
-        y, color = top + step * number + 8, picture.SAMPLED if name in ALGOS else picture.TRAINING
+        y, color = top + step * number + 8, picture.SAMPLED if name in COMPARED else picture.TRAINING
         mean, low, high = mean_and_interval(row, name, "sampled")
         shapes.append(picture.text(left - 10, y + 4, name, "end"))
         shapes.append(f'<path d="M{x(low):.1f} {y}H{x(high):.1f}" stroke="{color}" stroke-width="2"/>')

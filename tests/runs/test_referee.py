@@ -69,8 +69,8 @@ def without(words: dict[str, str], *keys: str) -> dict[str, str]:
 
 
 def test_every_algorithm_plays_the_same_tasks_and_has_the_same_budget(programs, tmp_path):
-    run(tmp_path, f"algos={','.join(referee.ALGOS)}", "seeds=1", "tokens=100")
-    assert len(programs.trained) == len(referee.ALGOS) == len(programs.played) - 1
+    run(tmp_path, f"algos={','.join(referee.COMPARED)}", "seeds=1", "tokens=100")
+    assert len(programs.trained) == len(referee.COMPARED) == len(programs.played) - 1
     assert {words["max_sampled_tokens"] for words in programs.trained} == {"100"}
     shared = [without(words, "adapter", "json") for words in programs.played]
     assert all(words == shared[0] for words in shared) and shared[0]["split"] == "test"
