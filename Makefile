@@ -49,6 +49,9 @@ bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minute
 learn: $(VENV)/train.done  ## every algorithm and environment at a small budget, beside a committed table; before and after a change of numbers
 	$(PY) -m benchmarks.learn
 
+results: $(VENV)/train.done  ## the tables of docs/results.md, anew from the records in benchmarks/results
+	$(PY) -m benchmarks.page
+
 chaos: $(VENV)/train.done  ## kill runs at random moments and at every file operation, and compare: half an hour
 	PYTHONPATH=. $(PY) tests/chaos.py
 
@@ -115,4 +118,4 @@ $(VENV)/bench-gpu.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
-.PHONY: help install train test test-all test-full lint bench bench-gpu bench-real bench-quick learn chaos mutants golden notebook tiny smol clean
+.PHONY: help install train test test-all test-full lint bench bench-gpu bench-real bench-quick learn results chaos mutants golden notebook tiny smol clean

@@ -329,7 +329,8 @@ def table(row: dict) -> Iterator[str]:
     """Yield the lines of an environment's table in markdown."""
     ran = [name for name, policy in row["policies"].items() if "failed" not in policy]
     first, begin = next((name for name in ran if name in COMPARED), ""), row["start"]
-    sizes = f"{len(row['tasks'])} held-out tasks, {len(set(row['tasks']))} distinct; {row['seeds']} seeds"
+    seeds = f"{row['seeds']} seed{'s' * (row['seeds'] > 1)}"
+    sizes = f"{len(row['tasks'])} held-out tasks, {len(set(row['tasks']))} distinct; {seeds}"
     yield f"{row['env']}: {sizes}; {row['budget']:,} sampled tokens from {begin}"
     yield ""
     yield f"| | rate | tokens | sampled | - {begin} | - {first} | greedy | - {begin} |"

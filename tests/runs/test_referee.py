@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import learn, referee
+from benchmarks import learn, page, referee
 from rl.config.arguments import split
 from rl.run.files import append
 
@@ -189,3 +189,17 @@ def test_learn_without_a_table_says_how_to_make_it(programs, tmp_path, capsys):
         learned(tmp_path)
     assert end.value.code == 2 and "python -m benchmarks.learn write=true makes it" in capsys.readouterr().err
     assert not programs.trained
+
+
+def test_the_page_of_results_has_the_tables_of_its_records(tmp_path, monkeypatch, programs):
+    page.main(["check=true"])
+    run(tmp_path)
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(page, "RECORDS", tmp_path)
+    page.PAGE.write_text("before\n<!-- table.json -->\n| old |\n<!-- end -->\nafter\n")
+    with pytest.raises(SystemExit):
+        page.main(["check=true"])
+    page.main([])
+    assert "| old |" not in page.PAGE.read_text() and "| grpo | 0.003 | 120 |" in page.PAGE.read_text()
+    assert page.PAGE.read_text().startswith("before\n") and page.PAGE.read_text().endswith("\nafter\n")
+    page.main(["check=true"])
