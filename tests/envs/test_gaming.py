@@ -193,10 +193,9 @@ def table(episodes: int) -> dict[str, dict[str, float]]:
 
 def documented() -> dict[str, float]:
     """Return the highest success of each environment's row in docs/environments.md."""
-    text = (Path(__file__).parents[2] / "docs/environments.md").read_text()
-    lines = text.partition("### What the cheapest replies earn")[2].partition("\n## ")[0].splitlines()
-    cells = [[cell.strip() for cell in line.split("|")] for line in lines if re.match(r"\| `\w+` ", line)]
-    return {name.strip("`"): float(best.removesuffix(" %")) / 100 for _, name, _, best, *_ in cells}
+    text = (Path(__file__).parents[2] / "docs/environments.md").read_text().partition("\n## ")[0]
+    cells = re.findall(r"^\| \[`(\w+)`\].*\| ([\d.]+) % \|$", text, re.M)
+    return {name: float(best) / 100 for name, best in cells}
 
 
 def test_each_environment_has_a_row():
