@@ -44,7 +44,7 @@ HARMLESS = {
 PLAIN = {"bias": ("none",), "init_lora_weights": (True, "gaussian", "eva", "orthogonal", "mica")}
 
 
-def save_adapter(model: nn.Module, folder: Path, base_model: str | None = None, name: str = "default") -> None:
+def save_adapter(model: nn.Module, folder: Path | str, base_model: str | None = None, name: str = "default") -> None:
     """Write the adapter `name` into `folder`. Loaded again, it computes the same, bit for bit.
 
     base_model: the path or hub id from which PEFT should load the base, "id@revision" for a pinned one. Layers with an
@@ -87,13 +87,14 @@ def save_adapter(model: nn.Module, folder: Path, base_model: str | None = None, 
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainable: bool = True) -> list[str]:
+def load_adapter(model: nn.Module, folder: Path | str, name: str = "default", trainable: bool = True) -> list[str]:
     """Inject the adapter in `folder`, fill it and activate it. Return its layers' names.
 
     Over a base on the meta device, whose weights are read later, the factors are on the CPU.
     Raise FileNotFoundError or ValueError, one line each, for a missing or broken file, an unsupported option, a layer
     that the model or the file lacks or the config does not name, a wrong shape, and a stray tensor.
     """
+    folder = Path(folder)
     config = read_adapter_config(folder)
     ranks, alphas = config.get("rank_pattern") or {}, config.get("alpha_pattern") or {}
     with _naming(folder):
@@ -137,11 +138,12 @@ def is_adapter(folder: Path) -> bool:
     return (folder / "adapter_config.json").is_file()
 
 
-def read_adapter_config(folder: Path) -> dict:
+def read_adapter_config(folder: Path | str) -> dict:
     """Return the checked adapter_config.json; if it pins a revision, base_model_name_or_path is "id@revision".
 
     Raise FileNotFoundError or ValueError with one line.
     """
+    folder = Path(folder)
     path = folder / "adapter_config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found, so this is not an adapter folder{_meant(folder)}")

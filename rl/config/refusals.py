@@ -29,9 +29,14 @@ GUIDES |= {"num_epochs": "epochs", "num_train_epochs": "epochs", "scheduler_type
 GUIDES |= {"skill_to_tasks_path": "db_bench.data", "data_file_path": "db_bench.data", "use_merged_model": "model"}
 GUIDES |= {"merged_model_path": "out", "base_model": "model"}
 GUIDES |= {"model_name_or_path": "model", "repo_name": "push", "model_card": "card", "local_save_path": "out"}
+GUIDES |= {f"lora_{name}": f"lora.{name}" for name in ("r", "alpha", "dropout")}
+GUIDES |= {f"{name}_weight": f"planner.{name}_weight" for name in ("correctness", "token", "independence")}
+GUIDES |= {"token_efficiency_weight": "planner.token_weight", "dataset_name": "data", "lora_modules": "adapter"}
+GUIDES |= {"config_name": "recipe"}
 LEFT_OUT = {"format": "weights are written as safetensors", "reduce": "gradients are added in one order"}
 LEFT_OUT |= {"role_dict": "roles are the chat format's", "no_push": "nothing is pushed without push="}
-LEFT_OUT |= {"buffer_size": "buffer= is a key of python -m envs"}
+LEFT_OUT |= {"buffer_size": "buffer= is a key of python -m envs", "enable_lora": "adapter= loads adapters"}
+LEFT_OUT |= dict.fromkeys(("colocate_all", "no_sync"), "the model that samples is the model that trains")
 
 
 class Refusal(ValueError):
@@ -59,8 +64,23 @@ def hint(word: Any, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def not_key_value(word: str) -> str:
+    """Return the message about a word without "="; of a flag, as guides write them, it names the key."""
+    name = word.lstrip("-").replace("-", "_")
+    if name in LEFT_OUT:
+        return f"{word!r} is not key=value: {LEFT_OUT[name]}; leave it out"
+    if name in GUIDES or word.startswith("--"):
+        ours = (f"{key}{'=' * ('=' not in key)}" for key in GUIDES.get(name, name).split("|"))
+        return f"{word!r} is not key=value; write {' or '.join(ours)}"
+    return f"{word!r} is not key=value; --help lists the keys"
+
+
 def unknown_key(key: str, known: list[str]) -> str:
-    name = key.replace("-", "_")
+    """Return the message about a key that is not among the known ones; it names ours for a guide's, also in capitals
+    or behind other groups: trainer.policy.model.lora_rank."""
+    name, group = key.replace("-", "_").lower(), key.partition(".")[0]
+    if not any(other.startswith(f"{group}.") for other in known):
+        name = name.rpartition(".")[2]
     if name in LEFT_OUT:
         return f"unknown key {key!r}: {LEFT_OUT[name]}; leave it out"
     if name in GUIDES:
@@ -69,7 +89,7 @@ def unknown_key(key: str, known: list[str]) -> str:
         word, where = (here or ours)[0], "here" if here else "in another program"
         return f"unknown key {key!r}, as a guide names it; {where} it is {word}{'=' * ('=' not in word)}"
     in_groups = [other for other in known if other.endswith(f".{key}")]
-    near = hint(key, in_groups, 0) or hint(key, known, 0.5)
+    near = hint(key, in_groups, 0) or hint(key.lower(), known, 0.5)
     return f"unknown key {key!r}{near or '; --help lists the keys'}"
 
 
