@@ -3,12 +3,13 @@
     python -m benchmarks.page                           make results
     python -m benchmarks.page check=true                write nothing; exit with 1 if the page has other tables
 
-A table stands between <!-- FILE --> and <!-- end -->, where FILE is a record of benchmarks/referee.py. The rest of the
-page is written by hand.
+A table stands between <!-- FILE --> and <!-- end -->, where FILE is a record of benchmarks/referee.py. With
+<!-- FILE in rows --> it has a row for each environment. The rest of the page is written by hand.
 """
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks import referee
@@ -19,7 +20,7 @@ from rl.run.files import read_json, write_text
 
 NAME = "benchmarks.page"
 PAGE, RECORDS = referee.ROOT / "docs" / "results.md", referee.ROOT / "benchmarks" / "results"
-BLOCK = re.compile(r"<!-- ([\w./-]+\.json) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- ([\w./-]+\.json)( in rows)? -->\n.*?<!-- end -->", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,31 @@ class Keys:
     check: bool = False  # only compare
 
 
-def tables_of(record: dict) -> str:
-    """Return the record's commands and tables in markdown."""
-    lines = [f"`{record['command']}` at {record['commit']}:", ""]
+def tables_of(record: dict) -> Iterator[str]:
+    """Yield the lines of the tables, one for each environment."""
     for row in record["rows"]:
-        lines += [*referee.table(row), ""]
-    return "\n".join(lines)
+        yield from referee.table(row)
+        yield ""
+
+
+def table_in_rows(record: dict) -> Iterator[str]:
+    """Yield the lines of one table: sampled success, greedy success, and what training adds to sampled success."""
+    names = list(dict.fromkeys(name for row in record["rows"] for name in row["policies"]))
+    trained = [name for name in names if name in referee.COMPARED]
+    yield f"| `env=` | distinct tasks | {' | '.join([*names, *(f'{name} adds' for name in trained)])} |"
+    yield f"|---|{'---:|' * (1 + len(names) + len(trained))}"
+    for row in record["rows"]:
+        cells = [f"`{row['env']}`", str(len(set(row["tasks"])))]
+        for name in names:
+            known = "sampled" in row["policies"].get(name, {})
+            rates = [referee.mean_and_interval(row, name, kind) for kind in ("sampled", "greedy")] if known else ()
+            cells.append("{:.1%} ({:.1%} to {:.1%})".format(*rates[0]) + f"; {rates[1][0]:.1%}" if known else "")
+        for name in trained:
+            known = "sampled" in row["policies"].get(name, {})
+            difference = referee.mean_and_interval(row, name, "sampled", row["start"]) if known else ()
+            cells.append("{:+.1%} ({:+.1%} to {:+.1%})".format(*difference) if known else "")
+        yield f"| {' | '.join(cells)} |"
+    yield ""
 
 
 def written_anew(page: str) -> str:
@@ -42,7 +62,9 @@ def written_anew(page: str) -> str:
         path = RECORDS / found[1]
         if not path.is_file():
             raise Refusal(f"{PAGE}: there is no {path}; out= of python -m {referee.NAME} writes it")
-        return f"<!-- {found[1]} -->\n{tables_of(read_json(path))}<!-- end -->"
+        record = read_json(path)
+        head = [found[0].partition("\n")[0], f"`{record['command']}` at {record['commit']}:", ""]
+        return "\n".join([*head, *(table_in_rows if found[2] else tables_of)(record), "<!-- end -->"])
 
     return BLOCK.sub(block, page)
 

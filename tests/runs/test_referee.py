@@ -196,10 +196,12 @@ def test_the_page_of_results_has_the_tables_of_its_records(tmp_path, monkeypatch
     run(tmp_path)
     monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(page, "RECORDS", tmp_path)
-    page.PAGE.write_text("before\n<!-- table.json -->\n| old |\n<!-- end -->\nafter\n")
+    tables = "<!-- table.json -->\n| old |\n<!-- end -->\nbetween\n<!-- table.json in rows -->\n<!-- end -->\n"
+    page.PAGE.write_text(f"before\n{tables}after\n")
     with pytest.raises(SystemExit):
         page.main(["check=true"])
     page.main([])
     assert "| old |" not in page.PAGE.read_text() and "| grpo | 0.003 | 120 |" in page.PAGE.read_text()
+    assert "| `sat` | 10 | 30.0% (" in page.PAGE.read_text().partition("between")[2]
     assert page.PAGE.read_text().startswith("before\n") and page.PAGE.read_text().endswith("\nafter\n")
     page.main(["check=true"])
