@@ -11,7 +11,7 @@ import sys
 from dataclasses import fields
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from rl.config.refusals import RECIPES, Refusal, hint, one_line
+from rl.config.refusals import RECIPES, Refusal, hint, not_key_value, one_line
 
 T = TypeVar("T")
 Positive = Annotated[T, "be positive"]
@@ -34,7 +34,7 @@ def split(words: list[str]) -> dict[str, str]:
     for argument in words:
         key, equals, value = argument.partition("=")
         if not equals:
-            raise ArgumentError(f"{argument!r} is not key=value; --help lists the keys")
+            raise ArgumentError(not_key_value(argument))
         given[key.lstrip("-")] = value
     return given
 
