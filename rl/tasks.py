@@ -50,7 +50,8 @@ def weights_of(text: str) -> dict[str, float]:
         try:
             weight = float(given if colon else 1)
         except ValueError:
-            raise ArgumentError(f"env={text}: weight {given!r} of {name} is not a number") from None
+            meant = f"; did you mean {given}?" if given in members else ""  # the Affine guide writes affine:sat
+            raise ArgumentError(f"env={text}: weight {given!r} of {name} is not a number{meant}") from None
         if not 0 < weight < float("inf"):
             raise ArgumentError(f"env={text}: weight {given} of {name} must be positive and finite")
         for member in members:

@@ -70,7 +70,7 @@ def convert(key: str, value: Any, kind: Any) -> Any:
 
 def _choice(key: str, value: Any, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        near = hint(value, choices)
+        near = hint(str(value).lower(), choices)  # the db_bench guide writes AdamW
         if key == "algo" and (RECIPES / f"{value}.toml").is_file():
             near = f"; did you mean recipe={value}?"
         raise ArgumentError(f"{key}={value} is not one of {', '.join(choices)}{near}")

@@ -9,14 +9,12 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 LINE = 1000  # most characters of a printed message
 
 # the guides' names of settings: ours, of which a program may lack the first
-GUIDES = {"learning_rate": "lr", "output_dir": "out", "samples_per_epoch": "episodes", "num_episodes": "episodes"}
-GUIDES |= {
-    "num_samples": "n|episodes",
-    "num_generations": "grpo.group_size",
-    "num_rollouts": "epochs",
-    "max_round": "max_turns",
-}
-GUIDES |= {"grad_accum": "batch_size", "gradient_accumulation_steps": "batch_size", "max_grad_norm": "clip_norm"}
+GUIDES = {"learning_rate": "lr", "output_dir": "out", "samples_per_epoch": "episodes"}
+GUIDES |= {"num_samples": "n|episodes|demos", "num_episodes": "episodes|demos", "buffer_size": "buffer"}
+GUIDES |= {"num_generations": "grpo.group_size", "num_rollouts": "epochs", "max_round": "max_turns"}
+GUIDES |= dict.fromkeys(("grad_accum", "gradient_accumulation_steps", "accumulation_steps"), "batch_size")
+GUIDES |= {name: name.replace("_", ".", 1) for name in ("lora_r", "lora_alpha", "lora_dropout", "ppo_epochs")}
+GUIDES |= {"max_grad_norm": "clip_norm", "n_vars": "sat.n", "clause_ratio": "sat.ratio", "lora_config": "lora.r"}
 GUIDES |= {"lora_rank": "lora.r", "target_modules": "lora.targets", "lora_target_modules": "lora.targets"}
 GUIDES |= {"gradient_checkpointing": "checkpoint=block", "bf16": "dtype=bfloat16", "max_seq_len": "max_len"}
 GUIDES |= {"load_in_4bit": "quant=nf4", "load_in_8bit": "quant=int8", "use_wandb": "track.to=wandb"}
@@ -27,7 +25,7 @@ GUIDES |= {"no_wandb": "track.to=none", "wandb_project": "track.project", "no_4b
 GUIDES |= {"use_lora": "lora.r", "fp16": "dtype=bfloat16", "environments": "env", "config_path": "recipe"}
 GUIDES |= {"num_epochs": "epochs", "num_train_epochs": "epochs", "scheduler_type": "schedule", "dataset": "abd.data"}
 GUIDES |= {"skill_to_tasks_path": "db_bench.data", "data_file_path": "db_bench.data", "use_merged_model": "model"}
-GUIDES |= {"merged_model_path": "out", "base_model": "model"}
+GUIDES |= {"merged_model_path": "out", "base_model": "model", "language_model": "model"}
 GUIDES |= {"model_name_or_path": "model", "repo_name": "push", "model_card": "card", "local_save_path": "out"}
 GUIDES |= {f"lora_{name}": f"lora.{name}" for name in ("r", "alpha", "dropout")}
 GUIDES |= {f"{name}_weight": f"planner.{name}_weight" for name in ("correctness", "token", "independence")}
@@ -35,8 +33,10 @@ GUIDES |= {"token_efficiency_weight": "planner.token_weight", "dataset_name": "d
 GUIDES |= {"config_name": "recipe"}
 LEFT_OUT = {"format": "weights are written as safetensors", "reduce": "gradients are added in one order"}
 LEFT_OUT |= {"role_dict": "roles are the chat format's", "no_push": "nothing is pushed without push="}
-LEFT_OUT |= {"buffer_size": "buffer= is a key of python -m envs", "enable_lora": "adapter= loads adapters"}
+LEFT_OUT |= {"enable_lora": "adapter= loads adapters"}
 LEFT_OUT |= dict.fromkeys(("colocate_all", "no_sync"), "the model that samples is the model that trains")
+LEFT_OUT |= {"bias": "adapters have none", "task_type": "adapters are saved as CAUSAL_LM"}
+LEFT_OUT |= {"mode": "it is a key of eval.py; merge.py always merges"}
 
 
 class Refusal(ValueError):

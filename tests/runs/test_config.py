@@ -11,6 +11,7 @@ from cases import cases
 from conftest import run_program
 
 import envs
+import envs.__main__ as demos
 import eval
 import merge
 from models.weights import TINY
@@ -43,7 +44,7 @@ def test_names_of_the_guides_are_refused_with_ours(program, word, ours):
 
 
 def test_guides_names_lead_to_keys_of_a_program():
-    groups = [("", cls) for cls in (*fields.THEMES, eval.Keys, merge.Keys)]
+    groups = [("", cls) for cls in (*fields.THEMES, eval.Keys, merge.Keys, demos.Keys)]
     groups += [(name, group_class(name)) for name in GROUPS]
     known = {key for name, cls in groups for key in arguments.keys_of(cls, name)}
     ours = {word.partition("=")[0] for words in GUIDES.values() for word in words.split("|")}
