@@ -65,10 +65,11 @@ def check_file(what: str, path: str, option: str = "data") -> None:
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """Return a hint: the name with the same first word (tau_bench: tau_retail), else the most similar one, else all."""
+    """Return a hint: the most similar name with the same first word (tau_bench: tau_retail) or, without one, of all
+    names; all names if none is similar."""
     first = re.split("[-_]", str(word))[0]
-    close = [name for name in known if name.startswith(f"{first}_")] if first != str(word) else []
-    close = close or get_close_matches(str(word), known, n=1, cutoff=0.5)
+    same = [name for name in known if name.startswith(f"{first}_")] if first != str(word) else []
+    close = get_close_matches(str(word), same, n=1, cutoff=0) or get_close_matches(str(word), known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"choose from: {', '.join(known)}"
 
 

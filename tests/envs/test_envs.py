@@ -404,6 +404,10 @@ def test_records_are_frozen():
             lambda: envs.make("textcraft", promt=1),
             "unknown option 'promt' of environment textcraft; did you mean 'prompt'?",
         ),
+        (
+            lambda: envs.make("planner", worker_temp=1),
+            "unknown option 'worker_temp' of environment planner; did you mean 'worker_temperature'?",
+        ),
         (lambda: envs.make("textcraft").reset(0, "dev"), "split must be one of train, val, test, not 'dev'"),
     ],
 )
