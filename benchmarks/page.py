@@ -74,9 +74,10 @@ def main(words: list[str]) -> None:
     with exits.exits_cleanly(NAME):
         page = PAGE.read_text()
         anew = written_anew(page)
-        if keys.check and page != anew:
+        if not keys.check:
+            write_text(PAGE, anew)
+        elif page != anew:
             raise Refusal(f"{PAGE} has other tables than its records: make results")
-        write_text(PAGE, anew)
 
 
 if __name__ == "__main__":
