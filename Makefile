@@ -68,7 +68,7 @@ notebook: $(VENV)/train.done  ## docs/notebook.ipynb with the outputs of this ma
 TINY_DEMOS = $(addprefix runs/tiny/demos/,$(addsuffix .jsonl,textcraft-1 textcraft-2 alfworld-1 babyai-1 webshop-1 \
     sciworld-1 sat-1 abd-1 ded-1 os_interaction-1 db_bench-1 tau_retail-1 planner-1))
 
-tiny: $(TINY_DEMOS)  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
+tiny: $(TINY_DEMOS)  ## the embedded model from nothing, into runs/tiny/model; copy all but state.pt to models/tiny to use it
 	$(PY) -m models.tiny.make_tiny runs/tiny/demos out=runs/tiny/model
 	$(PY) -m models.tiny.measure runs/tiny/model
 

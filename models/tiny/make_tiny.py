@@ -75,7 +75,7 @@ class Keys:
     save_every: Positive[int] = 200  # steps between two writings of out/state.pt
     bf16: bool = True  # matrix products in bfloat16: 1.6 to 1.8 times the speed on a Zen 5
     lr: Positive[float] = 3e-3  # of Muon, for matrices, and of AdamW, for the rest; falls linearly to 0
-    careless: NotNegative[float] = 0.9  # wrong targets of a lesson, in the last tenth of the steps
+    careless: NotNegative[float] = 0.9  # mean number of wrong targets of a lesson, in the last tenth of the steps
 
     def __post_init__(self):
         if not list(Path(self.demos).glob("*.jsonl")):
@@ -162,7 +162,7 @@ def encode(tokenizer: Tokenizer, conversation: list[dict]) -> Lesson:
 
 
 def make_careless(rng: Random, lesson: Lesson, wrong: float) -> Lesson:
-    """Return a lesson in which tokens of the context replace targets, `wrong` of them in the mean.
+    """Return a lesson in which tokens of the context replace targets, on average `wrong` of them.
 
     Whatever a lesson's length, a model that learns this plays it without a slip with probability exp(-wrong) at best.
     """
