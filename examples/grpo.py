@@ -39,7 +39,7 @@ TEMPERATURE = 1.0  # of sampling, and so of the log-probabilities that train
 MAX_NEW_TOKENS = 48  # per turn
 MAX_LEN = 768  # tokens per episode
 GAME = {"prompt": "short", "difficulty": "1", "tasks": "fresh", "distractors": 5, "max_turns": 8}
-HELD_OUT, HELD_OUT_SEED = 100, 2**31  # tasks whose goals never occur in training, and the seed of their sampling
+HELD_OUT, HELD_OUT_SEED = 100, 2**31  # tasks, which never occur in training, and the seed of their sampling
 
 
 @dataclass

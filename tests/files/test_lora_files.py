@@ -140,7 +140,7 @@ def test_second_adapter_loads_over_the_first(targets, tmp_path):
 
 
 def test_an_earlier_versions_epoch_loads():
-    """fixtures/earlier_epoch is an epoch_N of an SFT run of the embedded model, written before files were split up."""
+    """fixtures/earlier_epoch: an epoch_N of an SFT run of the embedded model, as written before files were split up."""
     lora.load_adapter(model := load_model("tiny"), FIXTURES / "earlier_epoch")
     ids_BT = torch.tensor([load_tokenizer("tiny").prompt([{"role": "user", "content": "Goal: craft 2 oak planks."}])])
     with torch.no_grad():

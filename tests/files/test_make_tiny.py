@@ -119,7 +119,8 @@ def _interrupt():
     raise KeyboardInterrupt
 
 
-def test_a_measure_knows_a_model_that_copies_from_one_that_does_not(demos, tmp_path, monkeypatch):
+def test_the_measure_tells_a_model_that_copies_from_random_weights(demos, tmp_path, monkeypatch):
+    assert share_right(load_model("tiny"), load_tokenizer("tiny"), "copy", n=20, distance=30) > 0.8
     folder = make(demos, tmp_path / "model", monkeypatch, steps=0)
     assert share_right(load_model(str(folder)), load_tokenizer(folder), "copy", n=20, distance=30) == 0
 
