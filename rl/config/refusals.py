@@ -27,7 +27,6 @@ GUIDES |= {"num_epochs": "epochs", "num_train_epochs": "epochs", "scheduler_type
 GUIDES |= {"skill_to_tasks_path": "db_bench.data", "data_file_path": "db_bench.data", "use_merged_model": "model"}
 GUIDES |= {"merged_model_path": "out", "base_model": "model", "language_model": "model"}
 GUIDES |= {"model_name_or_path": "model", "repo_name": "push", "model_card": "card", "local_save_path": "out"}
-GUIDES |= {f"lora_{name}": f"lora.{name}" for name in ("r", "alpha", "dropout")}
 GUIDES |= {f"{name}_weight": f"planner.{name}_weight" for name in ("correctness", "token", "independence")}
 GUIDES |= {"token_efficiency_weight": "planner.token_weight", "dataset_name": "data", "lora_modules": "adapter"}
 GUIDES |= {"config_name": "recipe"}
