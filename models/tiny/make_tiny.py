@@ -29,7 +29,8 @@ from models.export import save_model
 from models.refusal import Refusal
 from models.tiny.exercises import exercise
 from rl.config import program
-from rl.config.arguments import NotNegative, Positive
+from rl.config.arguments import ArgumentError, NotNegative, Positive
+from rl.run import status
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 ROLES = ("system", "user", "assistant")
@@ -50,6 +51,7 @@ CONFIG = {
     "attention_bias": False,
     "tie_word_embeddings": True,
 }
+FREE = ("out", "threads", "dtype", "save_every")  # keys that may change when a run goes on
 IGNORED = -100  # a target of cross_entropy that is not learned
 PIECES = 4  # micro-batches of a step, by length: little padding
 LONGEST = 640  # tokens of a lesson; what is longer is cut
@@ -200,18 +202,30 @@ def padded(rows: list[list[int]], value: int) -> torch.Tensor:
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
 
 
-def train(model: CausalLM, make_batch: Callable[[int], list[list[Lesson]]], keys: Keys, state: Path) -> None:
-    """Train all weights for keys.steps optimizer steps. Continue from the file `state` if there is one."""
+def load_state(keys: Keys, state: Path) -> dict[str, Any]:
+    """Return what an interrupted run saved, {} if there is nothing. Raise ArgumentError if its keys differ."""
+    saved = torch.load(state, weights_only=True) if state.is_file() else {}
+    if saved and saved.get("keys") != fixed(keys):
+        raise ArgumentError(f"{state} is of a run with other settings; remove it, or choose another out=")
+    return saved
+
+
+def fixed(keys: Keys) -> dict[str, Any]:
+    """Return the keys that decide which weights come out."""
+    return {key: value for key, value in vars(keys).items() if key not in FREE}
+
+
+def train(
+    model: CausalLM, make_batch: Callable[[int], list[list[Lesson]]], keys: Keys, state: Path, saved: dict[str, Any]
+) -> None:
+    """Train all weights for keys.steps optimizer steps, from the beginning or from `saved`. Save into `state`."""
     optimizers = Optimizers(model, keys.lr)
     parts: list[Any] = [model, *optimizers.parts]  # each with a state_dict
-    first = 0
-    if state.is_file():
-        saved = torch.load(state, weights_only=True)
-        first = saved["step"]
+    if saved:
         for part, content in zip(parts, saved["parts"], strict=True):
             part.load_state_dict(content)
     losses = []
-    for step in range(first, keys.steps):
+    for step in range(saved.get("step", 0), keys.steps):
         pieces = make_batch(step)
         learned = sum(target != IGNORED for piece in pieces for _, targets in piece for target in targets)
         losses.append(0.0)
@@ -228,7 +242,7 @@ def train(model: CausalLM, make_batch: Callable[[int], list[list[Lesson]]], keys
             print(f"step {step + 1} of {keys.steps}: loss {sum(losses[-50:]) / len(losses[-50:]):.3f}", flush=True)
         if (step + 1) % keys.save_every == 0 or step + 1 == keys.steps:
             contents = [part.state_dict() for part in parts]
-            torch.save({"step": step + 1, "parts": contents}, state.with_suffix(".new"))
+            torch.save({"step": step + 1, "keys": fixed(keys), "parts": contents}, state.with_suffix(".new"))
             state.with_suffix(".new").rename(state)
 
 
@@ -239,11 +253,13 @@ def write_json(path: Path, content: dict) -> None:
 def main(keys: Keys) -> None:
     # 1. the conversations, the tokenizer and its files
     torch.set_num_threads(keys.threads)
+    out, state = Path(keys.out), Path(keys.out) / "state.pt"
+    saved = load_state(keys, state)
     paths = sorted(Path(keys.demos).glob("*.jsonl"))
     files = [[json.loads(line)["messages"] for line in path.open()] for path in paths]
     some = [conversation for file in files for conversation in file[:1500]]  # enough for a tokenizer
     text = "\n".join(message["content"] for conversation in some for message in conversation)
-    out, tokenizer = Path(keys.out), train_tokenizer(text, keys.vocab_size)
+    tokenizer = train_tokenizer(text, keys.vocab_size)
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"))
     tokenizer_config = {
@@ -269,7 +285,7 @@ def main(keys: Keys) -> None:
             torch.nn.init.normal_(p, std=0.02 * (2 * (2 * depth) ** -0.5 if last else 2))
 
     # 3. copying, which exercises alone did not teach within 1.2 million tokens
-    if keys.copying and not (out / "state.pt").is_file():
+    if keys.copying and not saved:
         every = [i for token, i in tokenizer.get_vocab().items() if token not in CONTROL]
         loss = teach_copying(model, torch.tensor(sorted(every)), keys)
         print(f"copying: {len(every)} tokens, loss {loss:.2f}", flush=True)
@@ -282,11 +298,12 @@ def main(keys: Keys) -> None:
         return encode(tokenizer, exercise(rng, lines, max(4, 3 * lines // 2), known))
 
     if keys.steps:
-        train(model, lambda step: batch(step, demos, read, keys), keys, out / "state.pt")
+        train(model, lambda step: batch(step, demos, read, keys), keys, state, saved)
     save_model(model.requires_grad_(False), out, raw, getattr(torch, keys.dtype))
     print(f"{out}: {sum(p.numel() for p in model.parameters()):,} parameters, {tokenizer.get_vocab_size()} tokens")
 
 
 if __name__ == "__main__":
     [keys] = program.parse(sys.argv[1:], "models.tiny.make_tiny", Keys, about=__doc__, positional="demos")
-    main(keys)
+    with status.ends_in_one_line("models.tiny.make_tiny"):
+        main(keys)

@@ -13,6 +13,7 @@ from models.decoder import CausalLM
 from models.tiny import make_tiny
 from models.tiny.exercises import SIGNS, at_distance, exercise, share_right, styled, table
 from models.tiny.make_tiny import CONFIG, IGNORED, encode, make_careless, teach_copying
+from rl.config.arguments import ArgumentError
 
 TALK = [
     {"role": "user", "content": "Goal: craft 12 oak doors.\n"},
@@ -113,6 +114,8 @@ def test_an_interrupted_run_goes_on(demos, tmp_path, monkeypatch):
     resumed = load_model(str(make(demos, parts, monkeypatch, **keys)))
     for (name, p), q in zip(whole.named_parameters(), resumed.parameters(), strict=True):
         assert torch.equal(p, q), name
+    with pytest.raises(ArgumentError, match="is of a run with other settings; remove it, or choose another out="):
+        make(demos, parts, monkeypatch, **keys, seed=1)
 
 
 def _interrupt():
