@@ -36,23 +36,35 @@ def tables_of(record: dict) -> Iterator[str]:
 
 
 def table_in_rows(record: dict) -> Iterator[str]:
-    """Yield the lines of one table: sampled success, greedy success, and what training adds to sampled success."""
+    """Yield the lines of one table: sampled success, greedy success, and what training adds to sampled success, over
+    SFT where a row has it and else over the base. A policy that failed has its reason."""
     names = list(dict.fromkeys(name for row in record["rows"] for name in row["policies"]))
     trained = [name for name in names if name in referee.COMPARED]
     yield f"| `env=` | distinct tasks | {' | '.join([*names, *(f'{name} adds' for name in trained)])} |"
     yield f"|---|{'---:|' * (1 + len(names) + len(trained))}"
     for row in record["rows"]:
-        cells = [f"`{row['env']}`", str(len(set(row["tasks"])))]
-        for name in names:
-            known = "sampled" in row["policies"].get(name, {})
-            rates = [referee.mean_and_interval(row, name, kind) for kind in ("sampled", "greedy")] if known else ()
-            cells.append("{:.1%} ({:.1%} to {:.1%})".format(*rates[0]) + f"; {rates[1][0]:.1%}" if known else "")
-        for name in trained:
-            known = "sampled" in row["policies"].get(name, {})
-            difference = referee.mean_and_interval(row, name, "sampled", row["start"]) if known else ()
-            cells.append("{:+.1%} ({:+.1%} to {:+.1%})".format(*difference) if known else "")
-        yield f"| {' | '.join(cells)} |"
+        rates = [success(row, name) for name in names]
+        added = [gain(row, name) for name in trained]
+        yield f"| `{row['env']}` | {len(set(row['tasks']))} | {' | '.join(rates + added)} |"
     yield ""
+
+
+def success(row: dict, name: str) -> str:
+    """Return the cell of a policy's sampled and greedy success; empty if the row has no such policy."""
+    policy = row["policies"].get(name, {})
+    if "failed" in policy:
+        return f"failed: {policy['failed'].replace('|', '/')}"
+    if not policy:
+        return ""
+    greedy, *_ = referee.mean_and_interval(row, name, "greedy")
+    return "{:.1%} ({:.1%} to {:.1%})".format(*referee.mean_and_interval(row, name, "sampled")) + f"; {greedy:.1%}"
+
+
+def gain(row: dict, name: str) -> str:
+    """Return the cell of what an algorithm adds to the start's sampled success; empty if it has none."""
+    if "sampled" not in row["policies"].get(name, {}):
+        return ""
+    return "{:+.1%} ({:+.1%} to {:+.1%})".format(*referee.mean_and_interval(row, name, "sampled", row["start"]))
 
 
 def written_anew(page: str) -> str:

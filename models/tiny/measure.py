@@ -13,6 +13,7 @@ from models import load_model, load_tokenizer
 from models.tiny.exercises import SIGNS, share_right
 from rl.config import program
 from rl.config.arguments import NotNegative, Positive
+from rl.run import status
 
 
 @dataclass(frozen=True)
@@ -32,4 +33,5 @@ def main(keys: Keys) -> None:
 
 if __name__ == "__main__":
     [keys] = program.parse(sys.argv[1:], "models.tiny.measure", Keys, about=__doc__, positional="model")
-    main(keys)
+    with status.ends_in_one_line("models.tiny.measure"):
+        main(keys)

@@ -398,7 +398,7 @@ def gradients(model, episodes: list[Episode], micro_tokens: int) -> dict[str, to
 @pytest.mark.parametrize(
     ("r", "number", "dtype", "bound", "of_entry"),
     [
-        (16, 1, F32, 1e-6, 4e-6),
+        (16, 1, F32, 1e-6, 4e-6),  # 2.9e-6 was seen with five layers
         *also_full(
             (0, 1, F32, 1e-6, 4e-6), (1, 1, F32, 1e-6, 4e-6), (16, 1, BF16, 2e-2, 4e-2), (16, 3, F32, 1e-6, 4e-6)
         ),

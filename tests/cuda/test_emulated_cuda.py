@@ -383,7 +383,7 @@ def test_an_epoch_stays_on_the_device(words, learning, device, monkeypatch, tmp_
     collect, score = (device.watch(monkeypatch, train, name) for name in ("collect", "score"))
     forwards, steps = (device.watch(monkeypatch, update, name) for name in ("forward", "optimizer_step"))
     metrics = epoch(tmp_path, *words)
-    assert metrics["optimizer_steps"] == 1 and metrics["sampler_gap"] < 0.2
+    assert metrics["optimizer_steps"] == 1 and metrics["sampler_gap"] < 0.12  # 0.115 with KL: today's model is surer
     worker = MODEL_WORKER in words  # its graphs have no adapters
     steps_alone = [c.kernels for c in device.captures if c.by_kernel["_choose"]]
     assert steps_alone == [11 * LAYERS + 48, 9 * LAYERS + 48][: 1 + worker]

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 import torch
+from conftest import run_program
 
 from models import load_model, load_tokenizer
 from models.config import parse_config
@@ -144,3 +145,8 @@ def test_copying_generalises_beyond_its_training_lines(demos):
         hidden_BTD = model(line_BT)[:, -7:-1]
     right_BT = (hidden_BTD @ model.lm_head.weight.T).argmax(-1) == line_BT[:, -6:]
     assert right_BT.float().mean() > 0.7
+
+
+def test_a_measure_of_no_folder_is_one_line(tmp_path):
+    status, _, err = run_program("models/tiny/measure.py", str(tmp_path / "none"))
+    assert status == 1 and "no such folder" in err and len(err.splitlines()) == 1

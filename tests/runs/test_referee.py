@@ -205,3 +205,25 @@ def test_the_page_of_results_has_the_tables_of_its_records(tmp_path, monkeypatch
     assert "| `sat` | 10 | 30.0% (" in page.PAGE.read_text().partition("between")[2]
     assert page.PAGE.read_text().startswith("before\n") and page.PAGE.read_text().endswith("\nafter\n")
     page.main(["check=true"])
+
+
+def test_a_row_says_why_a_policy_failed(programs, tmp_path):
+    record = run(tmp_path)
+    record["rows"][0]["policies"]["grpo"] = {"failed": "out of memory | rank 1"}
+    (row,) = (line for line in page.table_in_rows(record) if line.startswith("| `sat`"))
+    assert "failed: out of memory / rank 1" in row and row.count("|") == 8
+
+
+def test_adapters_of_grpo_are_compared_at_their_own_rates(programs, tmp_path):
+    (row,) = run(tmp_path, "algos=r1,rslora,lora+,all", "seeds=1")["rows"]
+    by_name = {Path(words["out"]).name: words for words in programs.trained}
+    assert {words["algo"] for words in by_name.values()} == {"grpo"}
+    assert [by_name[f"{name}-0"].get("lora.r", "16") for name in ("r1", "rslora", "lora+", "all")] == [
+        "1",
+        "64",
+        "16",
+        "0",
+    ]
+    assert by_name["rslora-0"]["lora.rslora"] == "true" and by_name["lora+-0"]["lora.b_rate"] == "16"
+    assert (row["policies"]["r1"]["lr"], row["policies"]["all"]["lr"]) == (0.003, 0.0003)
+    assert "- r1" in "".join(referee.table(row)), "the first of them is what others are compared with"
