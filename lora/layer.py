@@ -134,12 +134,10 @@ def inject(
         dotted suffixes; rl/config/model_checks.py makes it of names by comma), or a regular expression for whole names.
     rslora: scale by alpha / sqrt(r) (Kalajdzievski 2023).
     rank_pattern, alpha_pattern: exceptions to r and alpha (lora/targets.py).
-    Raises ValueError for r < 1, targets that match nothing, or a target on the output head.
+    Raises ValueError for r < 1, an alpha that is not positive, targets that match nothing or are the output head.
     """
     modules = {path: module for path, module in model.named_modules() if not path.endswith(".base_layer")}
     linears = {path: module for path, module in modules.items() if isinstance(module, (nn.Linear, LoRALinear))}
-    if r < 1:
-        raise Refusal(f"lora r must be at least 1, not {r}")
     if not 0 <= dropout < 1:
         raise Refusal(f"lora dropout must be in [0, 1), not {dropout}")
     selected = select_layers(linears, targets)

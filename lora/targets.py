@@ -6,6 +6,7 @@ number is bounded by a name's length. References to groups, atomic groups, look 
 names need none.
 """
 
+import math
 import re
 import re._compiler as compiler
 import re._constants as op
@@ -147,11 +148,15 @@ def sizes_by_pattern(
 ) -> dict[str, tuple[int, float]]:
     """Return (r, alpha) of each layer: the exceptions in `ranks` and `alphas` (see `by_pattern`), else r and alpha.
 
-    Raise ValueError for a rank < 1, and for a key that is not a regular expression or matches no layer.
+    Raise ValueError for a rank < 1, an alpha that is not positive and finite, and for a key that is not a regular
+    expression or matches no layer.
     """
-    for rank in ranks.values():
+    for rank in (r, *ranks.values()):
         if rank < 1:
             raise Refusal(f"lora r must be at least 1, not {rank}")
+    for value in (alpha, *alphas.values()):
+        if not 0 < value < math.inf:
+            raise Refusal(f"lora alpha must be a positive number, not {value}")
     paths = list(paths)
     check_used(paths, ranks)
     check_used(paths, alphas)

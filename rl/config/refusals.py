@@ -30,6 +30,7 @@ GUIDES |= {"model_name_or_path": "model", "repo_name": "push", "model_card": "ca
 GUIDES |= {f"{name}_weight": f"planner.{name}_weight" for name in ("correctness", "token", "independence")}
 GUIDES |= {"token_efficiency_weight": "planner.token_weight", "dataset_name": "data", "lora_modules": "adapter"}
 GUIDES |= {"config_name": "recipe"}
+ELSEWHERE = {"adapter": "resume_from"}  # keys of one program: what another that lacks them calls the same
 LEFT_OUT = {"format": "weights are written as safetensors", "reduce": "gradients are added in one order"}
 LEFT_OUT |= {"role_dict": "roles are the chat format's", "no_push": "nothing is pushed without push="}
 LEFT_OUT |= {"enable_lora": "adapter= loads adapters"}
@@ -87,6 +88,8 @@ def unknown_key(key: str, known: list[str]) -> str:
         here = [word for word in ours if word.partition("=")[0] in known]
         word, where = (here or ours)[0], "here" if here else "in another program"
         return f"unknown key {key!r}, as a guide names it; {where} it is {word}{'=' * ('=' not in word)}"
+    if ELSEWHERE.get(name) in known:
+        return f"unknown key {key!r}; did you mean {ELSEWHERE[name]}?"
     in_groups = [other for other in known if other.endswith(f".{key}")]
     near = hint(key, in_groups, 0) or hint(key.lower(), known, 0.5)
     return f"unknown key {key!r}{near or '; --help lists the keys'}"
