@@ -1,5 +1,6 @@
 """`python -m rl.report`: list runs with their best numbers, write their page, or draw their learning curve."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def main(words: Sequence[str]) -> None:
 
 def write(folders: list[Path], keys: Keys) -> list[str]:
     """Write the page of the runs. Return the lines to print."""
-    _check_folders(folders)
+    folders = _runs_among(folders)
     if keys.epoch and len(folders) > 1:
         raise ArgumentError("epoch= is for the page of one run")
     rows = [row(folder) for folder in folders]
@@ -89,7 +90,7 @@ def draw(folders: list[Path], keys: Keys) -> list[str]:
         raise ArgumentError("picture= draws runs: name the folder of at least one")
     if keys.out or keys.epoch:
         raise ArgumentError("picture= draws a picture instead of a page, so out= and epoch= do not apply")
-    _check_folders(folders)
+    folders = _runs_among(folders)
     text = picture.learning_curve(folders, keys.title)
     with written(out):
         page.replace(out, text)
@@ -126,10 +127,27 @@ def _may_become_a_run(folder: Path) -> bool:
     return (folder / "config.json").is_file() or all(path.name.startswith(".") for path in folder.iterdir())
 
 
+def _runs_among(folders: list[Path]) -> list[Path]:
+    """Return the folders that are runs'. The shell's runs/* finds other things too: they are named and left out.
+
+    Raise ArgumentError for one that does not exist, or if none is a run's.
+    """
+    runs = [folder for folder in folders if _has_begun(folder)]
+    others = [folder for folder in folders if folder not in runs]
+    _check_folders([folder for folder in others if not runs or not folder.exists()])
+    for folder in others:
+        print(f"rl.report: {folder} is not the folder of a run that has begun, so it is left out", file=sys.stderr)
+    return runs
+
+
+def _has_begun(folder: Path) -> bool:
+    return (folder / "metrics.jsonl").is_file() and (folder / "config.json").is_file()
+
+
 def _check_folders(folders: list[Path]) -> None:
     """Raise ArgumentError, naming the runs beside it, if a folder is not a run's."""
     for folder in folders:
-        if not (folder / "metrics.jsonl").is_file() or not (folder / "config.json").is_file():
+        if not _has_begun(folder):
             known = ", ".join(str(path) for path in runs_in(folder.parent)[:8]) or "none"
             raise ArgumentError(f"{folder} is not the folder of a run that has begun; runs beside it: {known}")
 

@@ -359,6 +359,25 @@ def test_runs_side_by_side_have_their_paired_difference(tmp_path, capsys):
     assert "successes" not in (tmp_path / "both.html").read_text()
 
 
+def test_what_is_no_run_among_several_is_named_and_left_out(tmp_path, capsys):
+    """The shell's runs/* finds files and other folders too."""
+    first, second = (write_curve(tmp_path / name, [0.2, 0.4], {}) for name in ("first", "second"))
+    other, file = tmp_path / "other", tmp_path / "demos.jsonl"
+    other.mkdir()
+    file.touch()
+    for words in ([f"out={tmp_path}/all.html"], [f"picture={tmp_path}/all.svg"]):
+        runs.main([str(first), str(other), str(second), str(file), *words])
+        left_out = capsys.readouterr().err.splitlines()
+        assert [line.split()[1] for line in left_out] == [str(other), str(file)]
+        with pytest.raises(SystemExit):
+            runs.main([str(first), str(tmp_path / "frist"), *words])
+        assert "frist is not the folder of a run" in capsys.readouterr().err
+        with pytest.raises(SystemExit):
+            runs.main([str(other), str(file), *words])
+        assert f"{other} is not the folder of a run" in capsys.readouterr().err
+    assert [name in (tmp_path / "all.html").read_text() for name in ("second", "demos")] == [True, False]
+
+
 def test_paired_difference_of_runs_draws_whole_tasks(tmp_path):
     """The same successes say less of ten tasks asked four times than of forty."""
     won, lost = [True] * 24 + [False] * 16, [False] * 40
