@@ -48,10 +48,10 @@ SHAPES = {
     "32b": Sizes(5120, 25600, 64, 8, 128, 151936, True, 64),  # Qwen3
     "70b": Sizes(8192, 28672, 64, 8, 128, 128256, False, 256),  # Llama 3
     "rank 4096": Sizes(3584, 18944, 28, 4, 128, 152064, False, 4096),  # the largest that lora/peft_files.py accepts
-    "tiny": Sizes(192, 512, 4, 2, 48, 1536, True, 16),  # an earlier embedded model, with heads of 48
+    "tiny": Sizes(192, 512, 6, 3, 32, 1280, True, 16),  # the embedded model
     "ragged": Sizes(330, 1025, 9, 3, 110, 1001, True, 3),  # sizes that 16 does not divide
     "one key head": Sizes(4544, 18176, 71, 1, 64, 65024, False, 16),
-} | {f"heads of {E}": Sizes(896, 4864, 14, 2, E, 151936, True, 16) for E in (16, 32, 80, 96, 160, 192, 256)}
+} | {f"heads of {E}": Sizes(896, 4864, 14, 2, E, 151936, True, 16) for E in (16, 32, 48, 80, 96, 160, 192, 256)}
 
 
 class Launch(NamedTuple):
