@@ -1,4 +1,4 @@
-"""Does each algorithm and each environment still learn? A small budget for each, beside a committed table.
+"""Does each algorithm and each environment still learn? A small budget for each, beside an earlier table.
 
     make learn                                          before and after a change of numbers
     python -m benchmarks.learn write=true ranks=1       make the table, with three seeds; other words are train.py's
