@@ -196,7 +196,7 @@ class Control(Launching):
             pattern, value = pattern.translate(LOWER), value.translate(LOWER)
         self.machine.tick(len(value) >> 9)
         if "\0" in pattern:  # an extended glob, which goes over the text for each of its alternatives
-            self.machine.tick(len(value) >> 2)
+            self.machine.tick(len(value) >> 1)
         return matches(pattern, value)
 
     # -- [[ ]]
