@@ -25,7 +25,17 @@ BOMBS = [
     "while :; do sleep 100 & done",
     "while :; do (while :; do sleep 0.001; done) & done",
     'for i in $(seq 1 3000); do eval "v$i=1"; done; while :; do (:); done',
-    "shopt -s extglob; a=$(head -c 3000 /dev/zero | tr '\\0' x); while :; do [[ $a == +(x|+(x))y ]]; done",
+    *(
+        f"shopt -s extglob; a=$(head -c 3000 /dev/zero | tr '\\0' x); while :; do {use}; done"
+        for use in (
+            "[[ $a == +(x|+(x))y ]]",
+            "[[ $a == +(x|x|x|x|x|x|x|x)y ]]",
+            "[[ $a == !(x)*y ]]",
+            "b=${a##+(x|+(x))y}",
+            "b=${a%%+(x)*y*}",
+            "b=${a//*(x|*)y/}",
+        )
+    ),
     "head -c 900000 /dev/urandom > /tmp/f; while :; do tar czf /tmp/t.tgz /tmp/f; done",
     "set -- $(seq 1 20000); while :; do (:); done",
     "a=($(seq 1 20000)); while :; do x=$(:); done",

@@ -195,9 +195,7 @@ class Control(Launching):
         if self.options["nocasematch"]:
             pattern, value = pattern.translate(LOWER), value.translate(LOWER)
         self.machine.tick(len(value) >> 9)
-        if "\0" in pattern:  # an extended glob, which goes over the text for each of its alternatives
-            self.machine.tick(len(value) >> 1)
-        return matches(pattern, value)
+        return matches(pattern, value, self.machine.tick)
 
     # -- [[ ]]
 

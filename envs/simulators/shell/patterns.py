@@ -17,7 +17,9 @@ LOWER = {ord(a): a.lower() for a in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 UPPER = {ord(a): a.upper() for a in "abcdefghijklmnopqrstuvwxyz"}
 SPECIAL = re.compile(r"[*?\[\0]")
 GROUP = re.compile(r"([?*+@!])\(")
-MAX_EXTENDED = 1 << 22  # steps of one match of an extended glob
+POSITIONS = 4  # of an extended glob's match that are tried in a step of the script's budget
+
+Tick = Callable[[int], None]  # uses up steps of a script's budget; raises Timeout if none are left
 
 
 def extended(pattern: str) -> str:
@@ -94,21 +96,21 @@ def _bracket(pattern: str, i: int) -> tuple[str, int] | None:
     return f"[{'^' if negated else ''}{inside}]", i + 1
 
 
-def matches(pattern: str, text: str) -> bool:
-    """Return whether a pattern matches a whole text."""
+def matches(pattern: str, text: str, tick: Tick) -> bool:
+    """Return whether a pattern matches a whole text. As below, `tick` pays for extended globs alone."""
     if "\0" in pattern:
-        return len(text) in Groups(text).ends(group_tree(pattern), {0})
+        return len(text) in Groups(text, tick).ends(group_tree(pattern), {0})
     parts = pieces(pattern)
     if len(parts) == 1:
         return parts[0][0].fullmatch(text) is not None
-    end = prefix(pattern, text, longest=True)
+    end = prefix(pattern, text, True, tick)
     return end == len(text)
 
 
-def prefix(pattern: str, text: str, longest: bool, start: int = 0) -> int | None:
+def prefix(pattern: str, text: str, longest: bool, tick: Tick, start: int = 0) -> int | None:
     """Return the end of the shortest or longest match that begins at `start`; None without a match."""
     if "\0" in pattern:
-        ends = Groups(text).ends(group_tree(pattern), {start})
+        ends = Groups(text, tick).ends(group_tree(pattern), {start})
         return (max if longest else min)(ends, default=None)
     parts = pieces(pattern)
     head = parts[0][0].match(text, start)
@@ -142,10 +144,10 @@ def _last(piece: tuple[re.Pattern, int], text: str, low: int, high: int) -> int 
     return found.end() - width if found else None
 
 
-def suffix(pattern: str, text: str, longest: bool) -> int | None:
+def suffix(pattern: str, text: str, longest: bool, tick: Tick) -> int | None:
     """Return the start of the shortest or longest match that ends with the text."""
     if "\0" in pattern:
-        groups, tree = Groups(text), group_tree(pattern)
+        groups, tree = Groups(text, tick), group_tree(pattern)
         starts = range(len(text) + 1) if longest else range(len(text), -1, -1)
         return next((start for start in starts if len(text) in groups.ends(tree, {start})), None)
     parts = pieces(pattern)
@@ -164,10 +166,10 @@ def suffix(pattern: str, text: str, longest: bool) -> int | None:
     return _last(parts[0], text, 0, at)
 
 
-def find(pattern: str, text: str, start: int) -> tuple[int, int] | None:
+def find(pattern: str, text: str, start: int, tick: Tick) -> tuple[int, int] | None:
     """Return the leftmost longest match from `start` on."""
     if "\0" in pattern:
-        groups, tree = Groups(text), group_tree(pattern)
+        groups, tree = Groups(text, tick), group_tree(pattern)
         found = ((at, max(groups.ends(tree, {at}), default=at)) for at in range(start, len(text)))
         return next((span for span in found if span[0] < span[1]), None)
     parts = pieces(pattern)
@@ -209,15 +211,19 @@ def _branches(pattern: str, i: int, inside: bool) -> tuple[tuple, int]:
 class Groups:
     """Match extended globs with a text: sets of positions, so that no pattern takes exponential time."""
 
-    def __init__(self, text: str):
-        self.text, self.size, self.steps = text, len(text), 0
+    def __init__(self, text: str, tick: Tick):
+        self.text, self.size, self.tick, self.tried = text, len(text), tick, 0
+
+    def pay(self, positions: int) -> None:
+        """Pay for the positions that are tried; what is less than a step is paid with later ones."""
+        steps, self.tried = divmod(self.tried + positions, POSITIONS)
+        if steps:
+            self.tick(steps)
 
     def ends(self, tree: tuple, starts: set[int]) -> set[int]:
         """Return where the matches end that begin at one of the positions."""
         for item in tree:
-            self.steps += len(starts) + 1
-            if self.steps > MAX_EXTENDED:
-                raise Timeout
+            self.pay(len(starts) + 1)
             if not starts:
                 break
             if item == "*":
@@ -233,7 +239,7 @@ class Groups:
             return set().union(*(self.ends(tree, begins) for tree in alternatives))
 
         if sign == "!":
-            self.steps += len(starts) * self.size
+            self.pay(len(starts) * self.size)
             return set().union(*(set(range(i, self.size + 1)) - once({i}) for i in starts))
         if sign in "@?":
             return once(starts) | (starts if sign == "?" else set())
@@ -244,10 +250,10 @@ class Groups:
         return reached | starts if sign == "*" else reached
 
 
-def substitute(pattern: str, text: str, new: str, every: bool, tick: Callable[[int], None]) -> str:
+def substitute(pattern: str, text: str, new: str, every: bool, tick: Tick) -> str:
     """Return the text with the first match or every match replaced; NUL in `new` marks the match."""
     out, at, size = [], 0, len(text)
-    while at < len(text) and (span := find(pattern, text, at)):
+    while at < len(text) and (span := find(pattern, text, at, tick)):
         start, end = span
         if end == start:  # an empty match replaces nothing
             break
@@ -289,42 +295,43 @@ def _step(caller: Caller, path: str, part: str, last: bool, hidden: bool) -> lis
     folder = caller.find(base or ".")
     if folder is None or folder.kind != "dir" or not caller.may(folder, READ):
         return []
-    caller.machine.tick(1 + (len(folder.data) * (32 + len(base)) >> 8))
+    tick = caller.machine.tick
+    tick(1 + (len(folder.data) * (32 + len(base)) >> 8))
     dotted = part.startswith((".", "\\.")) or hidden
-    names = [name for name in folder.data if (dotted or name[0] != ".") and matches(part, name)]
+    names = [name for name in folder.data if (dotted or name[0] != ".") and matches(part, name, tick)]
     return [base + name for name in names if last or caller.is_dir(base + name)]
 
 
 # -- ${name#pattern}, ${name%pattern}, ${name/pattern/new} and ${name^}
 
 
-def transform(op: str, values: list[str], glob: str, new: str, tick: Callable[[int], None]) -> list[str]:
+def transform(op: str, values: list[str], glob: str, new: str, tick: Tick) -> list[str]:
     """Apply the operator of ${name op glob} to each value; NUL in `new`, the replacement of /, marks the match."""
     if op[0] == "#":
-        ends = [prefix(glob, value, op == "##") for value in values]
+        ends = [prefix(glob, value, op == "##", tick) for value in values]
         return [value[end or 0 :] for value, end in zip(values, ends, strict=True)]
     if op[0] == "%":
-        starts = [suffix(glob, value, op == "%%") for value in values]
+        starts = [suffix(glob, value, op == "%%", tick) for value in values]
         return [value if start is None else value[:start] for value, start in zip(values, starts, strict=True)]
     if op[0] == "/":
         return [_replace(op, glob, value, new, tick) for value in values]
     table = UPPER if op[0] == "^" else LOWER
-    return [_change_case(table, op, glob or "?", value) for value in values]
+    return [_change_case(table, op, glob or "?", value, tick) for value in values]
 
 
-def _replace(op: str, glob: str, value: str, new: str, tick: Callable[[int], None]) -> str:
+def _replace(op: str, glob: str, value: str, new: str, tick: Tick) -> str:
     if op == "/" and glob[:1] == "#":
-        end = prefix(glob[1:], value, longest=True)
+        end = prefix(glob[1:], value, True, tick)
         return value if end is None else new.replace("\0", value[:end]) + value[end:]
     if op == "/" and glob[:1] == "%":
-        start = suffix(glob[1:], value, longest=True)
+        start = suffix(glob[1:], value, True, tick)
         return value if start is None else value[:start] + new.replace("\0", value[start:])
     return substitute(glob, value, new, op == "//", tick) if glob else value
 
 
-def _change_case(table: dict, op: str, glob: str, value: str) -> str:
+def _change_case(table: dict, op: str, glob: str, value: str, tick: Tick) -> str:
     if glob != "?":
-        table = {code: other for code, other in table.items() if matches(glob, chr(code))}
+        table = {code: other for code, other in table.items() if matches(glob, chr(code), tick)}
     return value.translate(table) if len(op) == 2 else value[:1].translate(table) + value[1:]
 
 

@@ -103,7 +103,7 @@ def _add(p, archive, folder: str, operand: str, chosen: dict, exclude: list, war
     while todo:
         shown, where, node = todo.pop()
         p.tick(8)
-        if node is target or any(_excluded(pattern, shown) for pattern in exclude):
+        if node is target or any(_excluded(p, pattern, shown) for pattern in exclude):
             if node is target:
                 p.fail(f"{shown}: archive cannot contain itself; not dumped")
             continue
@@ -129,11 +129,11 @@ def _add(p, archive, folder: str, operand: str, chosen: dict, exclude: list, war
         archive.addfile(info, io.BytesIO(data))
 
 
-def _excluded(pattern: str, name: str) -> bool:
+def _excluded(p: Process, pattern: str, name: str) -> bool:
     parts = name.split("/")
     ends = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
     tails = ["/".join(parts[n:]) for n in range(len(parts))]
-    return any(matches(pattern.rstrip("/"), part) for part in {*ends, *tails, *parts})
+    return any(matches(pattern.rstrip("/"), part, p.tick) for part in {*ends, *tails, *parts})
 
 
 def _extract(p: Process, mode: str, chosen: dict, folder: str, wanted: list[str], exclude: list[str]) -> None:
@@ -158,7 +158,7 @@ def _extract(p: Process, mode: str, chosen: dict, folder: str, wanted: list[str]
         p.tick(8 + (member.size >> 8))
         shown = text(member.name.encode("utf-8", "surrogateescape"))
         hit = next((name for name in wanted if shown == name or shown.startswith(name + "/")), None)
-        if (wanted and hit is None) or any(_excluded(pattern, shown) for pattern in exclude):
+        if (wanted and hit is None) or any(_excluded(p, pattern, shown) for pattern in exclude):
             continue
         found.add(hit)
         printed = shown + "/" * member.isdir()
