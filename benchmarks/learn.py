@@ -4,8 +4,8 @@
     python -m benchmarks.learn write=true ranks=1       make the table, with three seeds; other words are train.py's
 
 One seed of every algorithm on one environment, and of one algorithm on every other one, by benchmarks/referee.py and
-its rules. Each line says whether sampled success lies within the interval of the committed value. It is clearly below
-if it is SURE standard errors lower; the error is that of one seed, pooled over the committed rows. Then the exit status
+its rules. Each line says whether sampled success lies within the interval of the earlier value. It is clearly below
+if it is SURE standard errors lower; the error is that of one seed, pooled over the table's rows. Then the exit status
 is 1, as for a run that fails.
 """
 
@@ -76,24 +76,24 @@ def compared(now: list[dict], then: list[dict]) -> Iterator[str]:
     of the same policy in `then`."""
     known, spread = {row["env"]: row for row in then}, seed_deviation(then)
     for row in now:
-        committed = known.get(row["env"], {"policies": {}})
-        changed = [key for key in ("tasks", "budget", "start") if row[key] != committed.get(key)]
+        earlier = known.get(row["env"], {"policies": {}})
+        changed = [key for key in ("tasks", "budget", "start") if row[key] != earlier.get(key)]
         for name, policy in row["policies"].items():
             line = f"{row['env']:15} {name:10} "
             if "failed" in policy:
                 yield f"{line} failed: {policy['failed']}"
                 continue
             mean = fmean(referee.mean_of_seeds(row, name))
-            if "sampled" not in committed["policies"].get(name, {}):
+            if "sampled" not in earlier["policies"].get(name, {}):
                 yield f"{line} {mean:6.1%}  the table lacks it"
                 continue
-            value, low, high = referee.mean_and_interval(committed, name, "sampled")
-            counts = [len(one["policies"][name]["sampled"]) for one in (row, committed)]
+            value, low, high = referee.mean_and_interval(earlier, name, "sampled")
+            counts = [len(one["policies"][name]["sampled"]) for one in (row, earlier)]
             error = spread * math.sqrt(sum(1 / count for count in counts))
             place = "above" if mean > high else "within" if mean >= low else "below, as by chance"
             place = BELOW if mean < min(low, value - SURE * error) else place
             other = f"other {' and '.join(changed)}; " if changed else ""
-            yield f"{line} {mean:6.1%}  committed {value:6.1%} ({low:.1%} to {high:.1%}): {other}{place}"
+            yield f"{line} {mean:6.1%}  earlier {value:6.1%} ({low:.1%} to {high:.1%}): {other}{place}"
 
 
 def seed_deviation(rows: list[dict]) -> float:

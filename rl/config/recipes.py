@@ -18,7 +18,7 @@ from rl.tasks import mixture
 
 EXAMPLE = "affine_ppo"  # a recipe of a guide
 MOST_BYTES, MOST_DEPTH = 2**14, 8  # of a file, in which tomllib's time grows with the square; of tables in one another
-OTHERS = tuple(f"{suffix}.toml" for suffix in (".yaml", ".yml", ".json", ".py"))  # what a file of another kind becomes
+NO_RECIPES = (".yaml", ".yml", ".json", ".py")  # suffixes of other stacks' settings
 SHARED = ("max_turns", "sandbox")  # keys whose default leaves every environment its own
 
 Layer = tuple[str, dict[str, Any]]  # source, keys
@@ -61,7 +61,7 @@ def read(name: str, path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         if path.is_file():
             raise ArgumentError(f"recipe={name}: {path} is not TOML ({error})") from None
-        wanted = "recipes are TOML files, NAME.toml" if path.name.endswith(OTHERS) else f"no file {path}"
+        wanted = "recipes are TOML files, NAME.toml" if name.endswith(NO_RECIPES) else f"no file {path}"
         raise ArgumentError(f"recipe={name}: {wanted}{hint(name, recipe_names())}") from None
     level = [table]
     for _ in range(MOST_DEPTH):

@@ -18,7 +18,7 @@ from rl.tasks import mixture
 
 ABOUT = """Without a folder: list the runs in runs/ with their best numbers. With the folder of a run: write its
 report.html anew. With several: write one page with the runs side by side, and print each one's paired difference to the
-first, if their last evaluations played the same tasks.
+first, if their last evaluations played the same tasks; what is no run among them is named and left out.
 
     python -m rl.report
     python -m rl.report runs/x

@@ -218,12 +218,8 @@ def test_adapters_of_grpo_are_compared_at_their_own_rates(programs, tmp_path):
     (row,) = run(tmp_path, "algos=r1,rslora,lora+,all", "seeds=1")["rows"]
     by_name = {Path(words["out"]).name: words for words in programs.trained}
     assert {words["algo"] for words in by_name.values()} == {"grpo"}
-    assert [by_name[f"{name}-0"].get("lora.r", "16") for name in ("r1", "rslora", "lora+", "all")] == [
-        "1",
-        "64",
-        "16",
-        "0",
-    ]
+    ranks = {name: by_name[f"{name}-0"].get("lora.r", "16") for name in ("r1", "rslora", "lora+", "all")}
+    assert ranks == {"r1": "1", "rslora": "64", "lora+": "16", "all": "0"}
     assert by_name["rslora-0"]["lora.rslora"] == "true" and by_name["lora+-0"]["lora.b_rate"] == "16"
     assert (row["policies"]["r1"]["lr"], row["policies"]["all"]["lr"]) == (0.003, 0.0003)
     assert "- r1" in "".join(referee.table(row)), "the first of them is what others are compared with"
