@@ -99,25 +99,27 @@ def words_and_lines_as_trained(words: list[str]) -> tuple[list[str], list[str]]:
     return with_base(adapter_settings.with_settings(named, sources), names), lines
 
 
-def check(keys: Keys, words: list[str]) -> None:
-    """Raise ArgumentError for keys that cannot be used."""
-    for word in words:
-        if word.startswith("plan="):
-            raise ArgumentError("plan= is a key of train.py")
-        if name := TRAINING.get(word.split("=")[0]):
-            raise ArgumentError(f"{word} is a key of train.py; here it is {name}=")
+def check(keys: Keys, words: list[str], temperature: float) -> None:
+    """Raise ArgumentError for keys that cannot be used. temperature: of sampled play."""
+    given = {arguments.key_of(word): word for word in words}
+    if "plan" in given:
+        raise ArgumentError("plan= is a key of train.py")
+    for key in given.keys() & TRAINING.keys():
+        raise ArgumentError(f"{given[key]} is a key of train.py; here it is {TRAINING[key]}=")
     if keys.server and not is_address(keys.server):
         raise ArgumentError(f"server={keys.server} is not a URL up to /v1, such as http://localhost:8000/v1")
-    if keys.server and not any(word.startswith("model=") for word in words):
+    if keys.server and "model" not in given:
         raise ArgumentError("server= needs model=, the server's name of its base model")
     if keys.top_p > 1:
         raise ArgumentError(f"top_p={keys.top_p}: a probability, at most 1")
     if keys.server and (keys.top_k or keys.top_p < 1):
         raise ArgumentError("top_k= and top_p= do nothing with server=: the server samples")
-    if keys.server and any(word.startswith("max_thinking_tokens=") for word in words):
+    if keys.server and "max_thinking_tokens" in given:
         raise ArgumentError("max_thinking_tokens= does nothing with server=: the server ends a thought or does not")
     if keys.ks and max(keys.ks) > keys.samples:
         raise ArgumentError(f"k={keys.k} needs samples={max(keys.ks)} or more; samples={keys.samples}")
+    if not temperature and (keys.ks or keys.samples > 1):
+        raise ArgumentError("samples= and k= count sampled play, and temperature=0 plays greedily")
     if keys.mode != "evaluate" and (keys.server or "," in keys.adapter or keys.adapter == "base" or not keys.out):
         raise ArgumentError(f"mode={keys.mode} merges one adapter= of this machine into out=, a new folder")
     if keys.mode != "evaluate" and "RANK" in os.environ and launch.STARTED not in os.environ:
@@ -254,7 +256,7 @@ if __name__ == "__main__":
         with exits.exits_cleanly("eval.py"):
             words, lines = words_and_lines_as_trained(sys.argv[1:])
             cfg, keys = parse(words, "eval.py", Keys)
-            check(keys, words)
+            check(keys, words, cfg.temperature)
             if not keys.n:
                 cfg, keys = replace(cfg, order="sequential"), replace(keys, n=count_tasks(cfg, keys.split))
             if not keys.server:  # whose model= is its own name

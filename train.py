@@ -46,7 +46,8 @@ def main(cfg: Config, seat: adapters.Seat | None = None) -> Path:
         if run.lacks_evaluation(state):
             evaluate_and_log(run, tokenizer, state, demos)
         elif run.finished(state):
-            print(f"nothing is left to do: {state.epoch} epochs and {state.step} steps are done; epochs=N goes on")
+            more = run.words_to_go_on(state)
+            print(f"nothing is left to do: {state.epoch} epochs and {state.step} steps are done; {more} goes on")
         complete_records(run, state)
         while not run.finished(state):
             run_epoch(run, tokenizer, state, demos, tracker)

@@ -273,8 +273,8 @@ def _play(tokenizer: Tokenizer, task: Task, episode: Episode, cfg: Config) -> Ge
             with failures_of(task.env):
                 step = env.answer(results)
         running = bool(add_step(episode, step, tokenizer, cfg, env))
-    if cfg.algorithm.source == "demonstrations" and cfg.algorithm.all_tokens:
-        _learn_all(episode)
+    if cfg.algorithm.source == "demonstrations" and cfg.algorithm.all_tokens and any(episode.action_mask_T):
+        _learn_all(episode)  # a prompt that leaves no room for a reply stays without a learned token
 
 
 def evaluate_held_out(

@@ -19,9 +19,10 @@ Its relatives are options here, and named recipes:
               that are left out are counted (left_out) and not sampled again. With KL in the reward few are equal
     gspo      Zheng et al. 2025: one ratio per episode, the geometric mean of its tokens'
     cispo     MiniMax-M1 2025: clipped ratios as constant weights, every token keeps its gradient
-    maxrl     Tajwar et al. 2026: advantages over the group's mean. With scores of 0 or 1 and success p, a group of G
-              has the gradient of -sum over k from 1 to G - 1 of (1 - p)^k / k, the first terms of log p: rare successes
-              weigh up to G - 1 times more. Other scores have no such reading, and negative ones are refused
+    maxrl     Tajwar et al. 2026: advantages over the group's mean. With scores of 0 or 1, success p and
+              aggregation=constant a group of G has the gradient of -sum over k from 1 to G - 1 of (1 - p)^k / k, the
+              first terms of log p: rare successes weigh up to G - 1 times more. The other aggregations also weigh
+              episodes by their length. Other scores have no such reading, and negative ones are refused
 
 `grpo.echo_coef` adds the cross-entropy of observations (ECHO, 2605.24517): the policy also learns to predict the
 environment's replies, in failed episodes as in solved ones, but not in those that drop_equal leaves out. The mean runs
@@ -51,10 +52,10 @@ class Config(kl.Config):
     epochs: Positive[int] = 1  # passes over each epoch's episodes; 1 is on-policy
     surrogate: Literal["token", "sequence", "weight"] = "token"  # clip each ratio | the mean (GSPO) | weights (CISPO)
     clip: Positive[float] = 0.2  # the ratio is clipped below 1 - clip
-    clip_high: Positive[float] = 0.28  # and above 1 + clip_high (DAPO, section 3.1)
+    clip_high: Positive[float] = 0.28  # the ratio is clipped above 1 + clip_high (DAPO, section 3.1)
     dual_clip: Positive[float] | None = None  # bound the loss of advantages < 0 by this * |advantage|; above 1
     divide_by_std: bool = False  # divide advantages by the group's deviation
-    divide_by_mean: bool = False  # divide them by the group's mean score instead (MaxRL); scores must be 0 or more
+    divide_by_mean: bool = False  # divide advantages by the group's mean score (MaxRL); scores must be 0 or more
     aggregation: Literal["token", "sequence", "turn", "constant"] = "token"  # of per-token losses
     constant_length: Positive[int] = 1024  # tokens per episode that aggregation=constant divides by
     drop_equal: bool = False  # leave groups of exactly equal scores out of the update and of its denominators

@@ -24,7 +24,7 @@ class Config:
     """The fields that ppo, grpo and reinforce share."""
 
     kl_coef: NotNegative[float] = 0.0  # weight of KL to the reference; above 0 it needs a frozen base (lora.r > 0)
-    kl_in: Literal["loss", "reward"] = "loss"  # where it is added
+    kl_in: Literal["loss", "reward"] = "loss"  # add KL to the loss, or subtract it from the reward
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"  # k1 is the unbiased one in the reward, and useless in the loss
     kl_target: Positive[float] | None = None  # nats per token that kl_coef is adapted towards; none: fixed
     kl_horizon: Positive[int] = 1000  # an epoch of n episodes adapts kl_coef by at most 20 % * min(1, n / this)
@@ -43,6 +43,8 @@ class Config:
     def __post_init__(self):
         if self.kl_target is not None and self.kl_coef == 0:
             raise Refusal("kl_target adapts kl_coef, which must be above 0 to begin with")
+        if self.kl_in == "reward" and self.kl_coef == 0:
+            raise Refusal("kl_in=reward has no effect with kl_coef=0")
         if self.reference_every and self.kl_coef == 0:
             raise Refusal(f"reference_every={self.reference_every} moves the reference of KL, and kl_coef=0 has none")
 

@@ -45,7 +45,7 @@ class Config:
     group_size: Positive[int] = 1  # episodes per task; reward_coef needs 2 or more
     epochs: Positive[int] = 1  # passes over each epoch's episodes; 1 is on-policy
     clip: Positive[float] = 0.2  # the ratio is clipped below 1 - clip
-    clip_high: Positive[float] = 0.28  # and above 1 + clip_high
+    clip_high: Positive[float] = 0.28  # the ratio is clipped above 1 + clip_high
     aggregation: Literal["token", "sequence", "turn", "episode"] = "token"  # of per-token losses
     target_kl: Positive[float] | None = None  # stop the epoch's updates once KL(old || new) is past 1.5 * this
 

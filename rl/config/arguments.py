@@ -32,11 +32,16 @@ def split(words: list[str]) -> dict[str, str]:
     """Return the value of each key. A later word wins over an earlier one; dashes before a key are dropped."""
     given = {}
     for argument in words:
-        key, equals, value = argument.partition("=")
+        _, equals, value = argument.partition("=")
         if not equals:
             raise ArgumentError(not_key_value(argument))
-        given[key.lstrip("-")] = value
+        given[key_of(argument)] = value
     return given
+
+
+def key_of(word: str) -> str:
+    """Return the key of a word key=value, without the dashes that guides write before it."""
+    return word.partition("=")[0].lstrip("-")
 
 
 def keys_of(cls: type, group: str = "") -> list[str]:

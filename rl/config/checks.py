@@ -4,7 +4,7 @@ import importlib.util
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,8 +16,9 @@ from envs.qa import NEEDED
 from lora.peft_files import MOST_RANK, is_adapter
 from rl import curriculum, plan
 from rl.config import model_checks
-from rl.config.arguments import ArgumentError, build
+from rl.config.arguments import ArgumentError, build, word
 from rl.config.fields import Config, Lora, Reward
+from rl.run import history
 from rl.tasks import mixture, text_of
 from rl.tools import with_tools
 
@@ -146,6 +147,7 @@ def check_training(cfg: Config) -> None:
     if cfg.reward.progress and (cfg.rollouts or algo.source == "demonstrations"):
         beside = "rollouts=, whose rewards are paid" if cfg.rollouts else f"algo={cfg.algo}, which reads no rewards"
         raise ArgumentError(f"reward.progress has no effect beside {beside}")
+    check_reward_keys(cfg)
     if algo.reference and algo.reference_every and cfg.shard != "ddp":
         raise ArgumentError(f"{cfg.algo}.reference_every copies whole adapters: take shard=ddp, not {cfg.shard}")
     if hasattr(algo, "teacher"):
@@ -171,6 +173,8 @@ def check_source(cfg: Config) -> None:
         raise ArgumentError(f"rollouts= has episodes that an agent played, and algo={cfg.algo} imitates an expert")
     if cfg.rollouts and not Path(cfg.rollouts).is_file():
         raise ArgumentError(f"rollouts={cfg.rollouts}: no such file; a run's is FOLDER/episodes.jsonl")
+    if cfg.rollouts and not cfg.resume:
+        check_saved_rewards(cfg)
     if cfg.data and cfg.algorithm.source == "rollouts":
         way = f"to be rewarded for right answers to its questions: env=qa qa.data={cfg.data}"
         raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}; {way}")
@@ -179,6 +183,17 @@ def check_source(cfg: Config) -> None:
     if cfg.algorithm.source != "rollouts" and not cfg.data and "http" in mixture(cfg.env):
         none = f"algo={cfg.algo} imitates an expert, and env=http has none"
         raise ArgumentError(f"{none}; env={cfg.environments['http'].kind} has one, and data= takes a file")
+
+
+def check_saved_rewards(cfg: Config) -> None:
+    """Raise ArgumentError for a key that asks for other rewards than those of the episodes in rollouts=, if their run's
+    settings are beside them."""
+    saved, usual = history.settings(Path(cfg.rollouts).parent), vars(Reward())
+    for key, value in vars(cfg.reward).items():
+        paid = saved.get(f"reward.{key}", value)
+        if key not in ("whiten", "progress") and not key.startswith("judge") and value not in (usual[key], paid):
+            kept = f"whose episodes keep their rewards of reward.{key}={word(paid)}"
+            raise ArgumentError(f"reward.{key}={word(value)} has no effect beside rollouts=, {kept}")
 
 
 def check_history(cfg: Config) -> None:
@@ -217,6 +232,14 @@ def check_teacher(cfg: Config) -> None:
         raise ArgumentError(f"{cfg.algo}.privileged plays an expert without a model, and {env}.{name}=model asks one")
     if cfg.curriculum:
         raise ArgumentError(f"{cfg.algo}.privileged sets each task up again, which curriculum= changes meanwhile")
+
+
+def check_reward_keys(cfg: Config) -> None:
+    """Raise ArgumentError for a key of reward.* that belongs to another reward.rule."""
+    rule_of = {"correct": "binary", "incorrect": "binary", "timeout": "binary", "unknown": "binary", "invalid": "shaped"}
+    for key, rule in rule_of.items():
+        if cfg.reward.rule != rule and getattr(cfg.reward, key) != getattr(Reward(), key):
+            raise ArgumentError(f"reward.{key} has no effect without reward.rule={rule}")
 
 
 def check_judge(cfg: Config) -> None:
@@ -306,6 +329,16 @@ def check_as_adapter(folder: str, given: dict[str, str]) -> None:
         if key in own and asked[key] != own[key]:
             said = f"lora.{key}={words[f'lora.{key}']} has no effect beside resume_from="
             raise ArgumentError(f"{said}, whose adapter has lora.{key}={own[key]}")
+
+
+def check_as_saved(given: dict[str, str], saved: dict[str, Any]) -> None:
+    """Raise ArgumentError for a word lora.KEY= that would change the adapter, or the optimizer's groups, of a run that is
+    resumed. saved: the run's settings."""
+    asked, own = build(Lora, given, "lora"), build(Lora, saved, "lora")
+    for key in ("r", "alpha", "targets", "rslora", "b_rate"):
+        if f"lora.{key}" in given and getattr(asked, key) != getattr(own, key):
+            said = f"lora.{key}={given[f'lora.{key}']} has no effect beside resume="
+            raise ArgumentError(f"{said}, whose run has lora.{key}={word(getattr(own, key))}")
 
 
 def check_tracker(service: str) -> None:

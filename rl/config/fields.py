@@ -54,11 +54,11 @@ class Experiment:
 class Files:
     """Files that a run reads, and its folder."""
 
-    data: str = ""  # sft: learn from this JSON Lines file, conversations or prompt/answer pairs, not from env's expert
+    data: str = ""  # sft: learn from this file (JSON Lines, JSON array, Parquet) and not from env's expert
     out: str = "runs/{algo}-{env}-{timestamp}"  # the run's folder
     resume: str = ""  # continue the run in this folder, from its newest checkpoint and with its settings
     rollouts: str = ""  # learn from the episodes of this run's episodes.jsonl, epoch by epoch, and play none
-    resume_from: str = ""  # start from this adapter, or a run's best, with a fresh optimizer; frozen, the KL reference
+    resume_from: str = ""  # start from this adapter, or a run's best, with a fresh optimizer; KL is measured to it
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Optim:
     warmup_steps: NotNegative[int] = 0  # optimizer steps over which the learning rate rises from 0
     min_lr_ratio: NotNegative[float] = 0.1  # share of lr at which linear and cosine schedules end
     schedule_epochs: str = ""  # FROM-TO: the schedule starts after epoch FROM and ends with epoch TO; empty: all epochs
-    weight_decay: NotNegative[float] = 0.0  # decoupled in adamw, added to the gradient in the others
+    weight_decay: NotNegative[float] = 0.0  # decoupled in adamw, adamw8bit and muon; added to the gradient in adam and sgd
     clip_norm: Positive[float] = 1.0  # gradients are scaled down to this norm
     micro_tokens: Positive[int] = 8192  # tokens in one forward and backward; changes the gradient by rounding alone
     checkpoint: Literal["none", "block"] = "none"  # block: keep less for the backward, one more forward of each block
@@ -112,7 +112,7 @@ class Server:
     sampler: str = ""  # play on this server, http://host:port/v1 (vLLM, or python -m rl.serve load=true); empty: here
     sampler_clip: Positive[float] = 2.0  # sampler=: largest importance weight of a token (rl/remote/off_policy.py)
     sampler_floor: NotNegative[float] = 0.0  # sampler=: tokens of a smaller weight are not learned; 0: all are
-    sampler_sequence: NotNegative[float] = 0.0  # sampler=: nor episodes whose mean weight is below it or over 1 / it
+    sampler_sequence: NotNegative[float] = 0.0  # sampler=: episodes of a mean weight below this or above 1 / this are not learned
     ahead: bool = False  # sampler=: sample an epoch while the one before is learned (rl/remote/ahead.py)
 
 

@@ -75,9 +75,12 @@ def not_key_value(word: str) -> str:
     return f"{word!r} is not key=value; --help lists the keys"
 
 
-def unknown_key(key: str, known: list[str]) -> str:
+def unknown_key(key: str, known: list[str], own: Iterable[str] = ()) -> str:
     """Return the message about a key that is not among the known ones; it names ours for a guide's, also in capitals
-    or behind other groups: trainer.policy.model.lora_rank."""
+    or behind other groups: trainer.policy.model.lora_rank.
+
+    own: the known keys of this run's algorithm and environments, which are named before those of others.
+    """
     name, group = key.replace("-", "_").lower(), key.partition(".")[0]
     if not any(other.startswith(f"{group}.") for other in known):
         name = name.rpartition(".")[2]
@@ -90,8 +93,8 @@ def unknown_key(key: str, known: list[str]) -> str:
         return f"unknown key {key!r}, as a guide names it; {where} it is {word}{'=' * ('=' not in word)}"
     if ELSEWHERE.get(name) in known:
         return f"unknown key {key!r}; did you mean {ELSEWHERE[name]}?"
-    in_groups = [other for other in known if other.endswith(f".{key}")]
-    near = hint(key, in_groups, 0) or hint(key.lower(), known, 0.5)
+    in_own, in_any = ([each for each in keys if each.endswith(f".{key}")] for keys in (own, known))
+    near = hint(key, in_own or in_any, 0) or hint(key.lower(), known, 0.5)
     return f"unknown key {key!r}{near or '; --help lists the keys'}"
 
 

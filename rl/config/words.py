@@ -86,7 +86,7 @@ def resolve(given: dict[str, str], also: type | None = None) -> Config:
     classes = {name: group_class(name) for name in GROUPS if name in used | named}
     unread = set(GROUPS) - classes.keys()
     settings = {key: value for key, value in settings.items() if not groups_of([key]) & unread}
-    _refuse_unknown(settings, classes, also)
+    _refuse_unknown(settings, classes, {keys["algo"], *mixture(keys["env"])}, also)
     tables = {name: arguments.build(cls, settings, name) for name, cls in classes.items()}
 
     of_run = {name: table for name, table in tables.items() if name in used}
@@ -95,14 +95,18 @@ def resolve(given: dict[str, str], also: type | None = None) -> Config:
     return checks.without_auto(Config(**keys, **of_run, own=own, environments=environments))
 
 
-def _refuse_unknown(settings: dict[str, Any], classes: dict[str, type], also: type | None) -> None:
-    """Raise ArgumentError for the first key that neither the themes nor the classes of groups have."""
+def _refuse_unknown(
+    settings: dict[str, Any], classes: dict[str, type], own: Collection[str], also: type | None
+) -> None:
+    """Raise ArgumentError for the first key that neither the themes nor the classes of groups have. own: the groups of
+    the run's algorithm and environments."""
     known = {key for theme in THEMES for key in arguments.keys_of(theme)}
     known |= {key for name, cls in classes.items() for key in arguments.keys_of(cls, name)}
     for key in settings:
         if key not in known:
             every = [("", cls) for cls in (*THEMES, also) if cls] + [(name, group_class(name)) for name in GROUPS]
-            raise ArgumentError(unknown_key(key, [k for group, cls in every for k in arguments.keys_of(cls, group)]))
+            known = [k for group, cls in every for k in arguments.keys_of(cls, group)]
+            raise ArgumentError(unknown_key(key, known, [k for k in known if k.partition(".")[0] in own]))
 
 
 def group_class(name: str) -> type:
@@ -147,6 +151,8 @@ def check_words(given: dict[str, str]) -> None:
         if algo != saved_algo:
             anew = f"leave algo= out, or begin anew from its adapter: algo={algo} resume_from={run}"
             raise ArgumentError(f"resume={run} goes on with a run of algo={saved_algo}, not of algo={algo}; {anew}")
+    if given.get("resume") and any(key.startswith("lora.") for key in given):
+        checks.check_as_saved(given, saved_settings(given["resume"]))
     if given.get("resume_from"):
         checks.check_as_adapter(given["resume_from"], given)
 

@@ -59,7 +59,7 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
 def with_base(words: list[str], adapters: list[str]) -> list[str]:
     """Return the words with model=, the base that the first of the adapters' folders names, and quant=, as their runs
     had it, where the words lack them. Raise ArgumentError for runs with different quantisations."""
-    given = {word.partition("=")[0] for word in words}
+    given = {arguments.key_of(each) for each in words}
     if adapters and "quant" not in given:
         kinds = [(name, kind) for name in adapters if (kind := _quant_of_run(name))]
         for (first, kind), (name, other) in pairwise(kinds):
@@ -136,7 +136,7 @@ def origin(words: list[str], adapters: list[str]) -> list[str]:
     runs = {name: settings for name in adapters if (settings := settings_of(Path(name)))}
     if not runs:
         return []
-    overriding = [word for word in words if word.partition("=")[0] not in ("adapter", "json", "against", "out")]
+    overriding = [each for each in words if arguments.key_of(each) not in ("adapter", "json", "against", "out")]
     recipes = sorted({f" (recipe={settings['recipe']})" for settings in runs.values() if settings.get("recipe")})
     rest = f"; the command line: {' '.join(overriding)}" if overriding else ""
     return [f"settings as in the run of {', '.join(runs)}{''.join(recipes)}{rest}"]

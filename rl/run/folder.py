@@ -22,7 +22,7 @@ from rl.config.words import resolve
 from rl.ranks import heartbeat
 from rl.run import history
 from rl.run.files import checkpoints, how_to_resume, remove_leftovers
-from rl.run.retention import finished_on_disk, patience_exhausted
+from rl.run.retention import finished_on_disk
 
 LOCK = ".lock"
 # written in place: through a symbolic link, if it is one
@@ -167,12 +167,9 @@ def _continued(cfg: Config, folder: Path) -> Config:
             f"resume={folder} goes on with it, another out= starts anew"
         )
     resumed = resolve({"resume": str(folder)})
-    if finished_on_disk(resumed, folder):
-        raise FileExistsError(
-            f"out={folder}: this run has finished; resume={folder} "
-            f"{'patience=0' if patience_exhausted(resumed, folder) else f'epochs={2 * cfg.epochs}'} goes on with it, "
-            "another out= starts anew"
-        )
+    if words := finished_on_disk(resumed, folder):
+        go_on = f"resume={folder} {words} goes on with it"
+        raise FileExistsError(f"out={folder}: this run has finished; {go_on}, another out= starts anew")
     print(f"{folder}: a run with these settings has not finished; it goes on")
     return resumed
 

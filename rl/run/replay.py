@@ -16,6 +16,7 @@ from rl.config.refusals import Refusal
 from rl.records import Episode, Turn
 from rl.run.files import bounded_lines, is_number
 from rl.run.state import TrainState
+from rl.tasks import mixture
 
 KINDS = {"env": str, "seed": int, "group": int, "outcome": str, "success": bool, "terminated": bool, "truncated": bool}
 KINDS |= {"metrics": dict, "infrastructure_failed": bool, "adapter_hash": str}
@@ -32,8 +33,9 @@ def saved_episodes(state: TrainState, cfg: Config) -> list[Episode]:
 def checked_episodes(state: TrainState, cfg: Config) -> list[Episode]:
     """Return the saved episodes of the state's next epoch.
 
-    Raise ValueError, one line, for an epoch that the file lacks or has with another number of episodes, and for a
-    damaged line.
+    Raise ValueError, one line, for an epoch that the file lacks or has with another number of episodes, for episodes of
+    an environment that this run does not have, for a damaged line, and if a critic would value observations after the
+    turn limit that the file does not have.
     """
     by_epoch = read(Path(cfg.rollouts), state.model.config.vocab_size)
     epoch = state.epoch + 1
@@ -45,6 +47,16 @@ def checked_episodes(state: TrainState, cfg: Config) -> list[Episode]:
             f"rollouts={cfg.rollouts}: epoch {epoch} needs episodes={cfg.episodes} and there are {len(of_epoch)} "
             f"({known or 'the file is empty'}{more}); give the settings of the run that played them"
         )
+    if others := {episode.env for episode in of_epoch} - mixture(cfg.env).keys():
+        other = f"it has episodes of env={min(others)}, and this run has env={cfg.env}"
+        raise Refusal(f"rollouts={cfg.rollouts}: {other}; give the settings of the run that played them")
+    ended = [episode for episode in of_epoch if episode.truncated and episode.turns[-1:]]
+    at_limit = [episode for episode in ended if episode.turns[-1].stop_reason != "context"]
+    unobserved = all(len(episode.ids_T) == episode.turns[-1].stop for episode in at_limit)
+    if cfg.algorithm.critic and cfg.algorithm.bootstrap and at_limit and unobserved:
+        key = f"{cfg.algo}.bootstrap"
+        lacks = f"the observations after the turn limit are not there, because {key}=true did not play these episodes"
+        raise Refusal(f"rollouts={cfg.rollouts}: {lacks}; give {key}=false")
     if all(episode.infrastructure_failed for episode in of_epoch):
         raise Refusal(f"rollouts={cfg.rollouts}: the environments of all episodes of epoch {epoch} failed")
     return of_epoch

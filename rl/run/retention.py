@@ -23,10 +23,17 @@ def to_save(state: TrainState, cfg: Saving, stats: dict) -> bool:
     return state.step // cfg.save_steps > before // cfg.save_steps
 
 
-def all_steps_taken(cfg: Loop, epoch: int, step: int, sampled_tokens: int) -> bool:
-    """Return whether all epochs, steps or tokens are taken; sampled_tokens: of all epochs so far."""
-    limits = (cfg.epochs, epoch), (cfg.max_steps, step), (cfg.max_sampled_tokens, sampled_tokens)
-    return any(limit and taken >= limit for limit, taken in limits)
+def limits_reached(cfg: Loop, epoch: int, step: int, sampled_tokens: int) -> list[str]:
+    """Return which of the keys epochs, max_steps and max_sampled_tokens have ended the run; sampled_tokens: of all epochs
+    so far."""
+    taken = {"epochs": epoch, "max_steps": step, "max_sampled_tokens": sampled_tokens}
+    return [key for key, n in taken.items() if 0 < getattr(cfg, key) <= n]
+
+
+def words_to_go_on(cfg: Config, reached: list[str], run: Path) -> str:
+    """Return the words beside resume= with which a finished run goes on. reached: what `limits_reached` returned."""
+    words = [f"{key}={2 * getattr(cfg, key)}" for key in reached]
+    return " ".join(words + ["patience=0"] * patience_exhausted(cfg, run))
 
 
 def patience_exhausted(cfg: Saving, run: Path) -> bool:
@@ -70,19 +77,18 @@ def evaluation_missing(cfg: Config, run: Path, epoch: int) -> bool:
     return not of_epoch and (bool(evaluated) or epoch == 0)
 
 
-def finished_on_disk(cfg: Config, run: Path) -> bool:
-    """Return whether the run in the folder has taken all its epochs or steps, or patience= is exhausted, and has made
-    its last evaluation.
+def finished_on_disk(cfg: Config, run: Path) -> str:
+    """Return "" if the run in the folder has not finished, or lacks its last evaluation; else `words_to_go_on`.
 
     A run whose newest checkpoint is damaged has not: it goes on from the one before.
     """
     newest = checkpoints(run)[-1]
     if not is_whole(newest):
-        return False
+        return ""
     try:
         counters = read_json(newest / "state.json")
         tokens = sum(line.get("sampled_tokens", 0) for line in records(run) if line["epoch"] <= counters["epoch"])
-        done = all_steps_taken(cfg, counters["epoch"], counters["step"], tokens) or patience_exhausted(cfg, run)
+        words = words_to_go_on(cfg, limits_reached(cfg, counters["epoch"], counters["step"], tokens), run)
     except (OSError, ValueError, KeyError, TypeError):
-        return False  # damaged: resuming skips it
-    return done and not evaluation_missing(cfg, run, counters["epoch"])
+        return ""  # damaged: resuming skips it
+    return "" if evaluation_missing(cfg, run, counters["epoch"]) else words

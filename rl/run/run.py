@@ -83,19 +83,22 @@ class Run:
 
     def finished(self, state: TrainState) -> bool:
         """Return whether all epochs, steps or tokens are taken, or patience= is exhausted. All ranks must call this."""
-        if self.all_steps_taken(state):
+        if self.limits_reached(state):
             return True
         # Only what the first rank reads counts: the others may not see its newest line yet.
         return self.cfg.patience > 0 and ranks.from_first(retention.patience_exhausted(self.cfg, self.folder))
 
-    def all_steps_taken(self, state: TrainState) -> bool:
-        return retention.all_steps_taken(self.cfg, state.epoch, state.step, state.watch.sampled_tokens)
+    def limits_reached(self, state: TrainState) -> list[str]:
+        return retention.limits_reached(self.cfg, state.epoch, state.step, state.watch.sampled_tokens)
+
+    def words_to_go_on(self, state: TrainState) -> str:
+        return retention.words_to_go_on(self.cfg, self.limits_reached(state), self.folder)
 
     def last_line(self, state: TrainState) -> str:
         """Return the line at a run's end: its last epoch, why it ends early, and its best epoch by evaluation."""
         run, patience = self.folder, self.cfg.patience
         line = f"done: {run}/epoch_{state.epoch}, curves and episodes in {run}/report.html"
-        if not self.all_steps_taken(state):
+        if not self.limits_reached(state):
             many = "1 evaluation was" if patience == 1 else f"{patience} evaluations were"
             line += f"; stopped early: {many} no better (patience=0 goes on)"
         best, (kind, scores) = history.best_saved(run), history.evaluations(run)

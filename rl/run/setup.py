@@ -77,7 +77,9 @@ def start(
         graded_by = teacher.load(cfg, tokenizer, model)  # before the adapter that trains: a new one freezes the others
         judge = rubric.load(cfg, tokenizer, model)  # likewise
         if cfg.algo == "reinforce" and cfg.episodes * cfg.algorithm.epochs > cfg.batch_size:
-            single = "set batch_size=episodes for a single step per epoch"
+            words = ["batch_size=episodes"] * (cfg.episodes > cfg.batch_size)
+            words += ["reinforce.epochs=1"] * (cfg.algorithm.epochs > 1)
+            single = f"{' '.join(words)} makes a single step per epoch"
             print(f"reinforce: only the first optimizer step of an epoch is on-policy; {single}")
         if cfg.lora.r:
             cfg = replace(cfg, lora=adapt(model, cfg))

@@ -42,7 +42,7 @@ def parse_over_adapters_base(words: list[str], name: str, own_keys: type[Keys], 
     words name none. Exit with 2 on a wrong word. name: the program's."""
     with exits.exits_cleanly(name):
         words = best_of_runs(words)
-        given = dict(word.split("=", 1) for word in words if "=" in word)
+        given = arguments.split([word for word in words if "=" in word])
         words = with_base(words, list(map(str, adapters(given.get("adapter", "")).values())))
     model_keys, keys = program.parse(words, name, ModelKeys, own_keys, about=about)
     return model_keys, keys
@@ -52,8 +52,9 @@ def best_of_runs(words: list[str]) -> list[str]:
     """Return the words with the best epoch of each run's folder in adapter=, under the name that it had. Print which.
     Raise ArgumentError for a run that has none."""
     found = []
-    for key, mark, value in (word.partition("=") for word in words):
-        if key == "adapter":
+    for word in words:
+        key, mark, value = word.partition("=")
+        if arguments.key_of(word) == "adapter":
             best = {name: history.best_of_run(str(folder)) for name, folder in adapters(value).items()}
             if lines := [line for _, line in best.values() if line]:
                 print(*lines, sep="\n")

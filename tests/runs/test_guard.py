@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from test_checkpoint import flip, make_state, sign
 
 import train
-from rl.config.words import parse, saved_settings
+from rl.config.words import checked, parse, saved_settings
 from rl.report import page
 from rl.run import digests as origin
 from rl.run import folder as claim
@@ -726,6 +726,52 @@ def test_refused_saved_episodes_leave_no_run_behind(whole, tmp_path):
     words = [*SMALL, "episodes=4", "batch_size=4", "eval_episodes=0", f"rollouts={whole}/episodes.jsonl"]
     refused("epoch 1 needs episodes=4 and there are 8", *words, f"out={tmp_path}/run")
     assert not (tmp_path / "run").exists()
+
+
+def test_all_tokens_does_not_learn_a_prompt_that_leaves_no_room_for_a_reply(tmp_path):
+    """It would be learned whole, past max_len."""
+    words = ["algo=sft", "env=sat", "sft.all_tokens=true", "max_len=20", "epochs=1", "episodes=2", "eval_episodes=0"]
+    refused("none of the episodes has a sampled token", *words, "threads=1", "ranks=1", f"out={tmp_path}/run")
+
+
+def test_saved_episodes_of_another_environment_are_refused(whole, tmp_path):
+    words = [*SMALL, "env=sat", "eval_episodes=0", f"rollouts={whole}/episodes.jsonl", f"out={tmp_path}/run"]
+    refused("it has episodes of env=textcraft, and this run has env=sat", *words)
+
+
+@pytest.mark.parametrize(("bootstrap", "taken"), [("true", False), ("false", True)])
+def test_a_critic_does_not_bootstrap_from_observations_that_were_not_saved(bootstrap, taken, whole, tmp_path):
+    """The episodes of `whole` are GRPO's, whose last ids are those of the last turn."""
+    words = [*SMALL, "algo=ppo", f"ppo.bootstrap={bootstrap}", "epochs=1", "eval_episodes=0", "strict=false"]
+    words += [f"rollouts={whole}/episodes.jsonl", f"out={tmp_path}/run"]
+    if taken:
+        train.main(parse(words))
+    else:
+        refused("the observations after the turn limit are not there, because ppo.bootstrap=true did not play", *words)
+
+
+def test_saved_rewards_are_not_asked_for_anew(whole, tmp_path):
+    words = [*SMALL, "eval_episodes=0", f"rollouts={whole}/episodes.jsonl", f"out={tmp_path}/run"]
+    said = "reward.rule=binary has no effect beside rollouts=, whose episodes keep their rewards of reward.rule=shaped"
+    refused(said, *words, "reward.rule=binary", status=2)
+
+
+@pytest.mark.parametrize("word", ["lora.alpha=64", "lora.rslora=true", "lora.r=4", "lora.b_rate=16"])
+def test_a_resumed_run_keeps_its_adapter(word, whole):
+    key, own = word.split("=")[0], {"lora.alpha": "32.0", "lora.rslora": "false", "lora.r": "2", "lora.b_rate": "1.0"}
+    refused(f"{word} has no effect beside resume=, whose run has {key}={own[key]}", f"resume={whole}", word, status=2)
+    assert checked([f"resume={whole}", f"{key}={own[key]}"], "train.py").lora.r == 2
+
+
+def test_a_finished_run_names_the_limit_that_ended_it(tmp_path, capsys):
+    run = tmp_path / "run"
+    words = [*SMALL, "epochs=3", "max_steps=1", "eval_episodes=0", f"out={run}"]
+    train.main(parse(words))
+    refused(f"this run has finished; resume={run} max_steps=2 goes on with it", *words)
+    train.main(parse([f"resume={run}"]))
+    assert "nothing is left to do: 1 epochs and 1 steps are done; max_steps=2 goes on" in capsys.readouterr().out
+    train.main(parse([f"resume={run}", "max_steps=2"]))
+    assert [record["step"] for record in metrics_of(run) if "loss" in record] == [1, 2]
 
 
 def test_rollouts_are_refused_where_nothing_is_played(whole, tmp_path):
