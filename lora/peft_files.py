@@ -236,7 +236,7 @@ def targeted(paths: list[str], config: dict) -> set[str]:
 
 
 def _numbers(paths: list[str], config: dict) -> dict[str, int]:
-    """Return each layer's number of its block, the first after a part of its name that layers_pattern matches."""
+    """Return the block number of each layer: the first number after a part of its name that layers_pattern matches."""
     numbers: dict[str, int] = {}
     patterns = Patterns()
     for stack in _listed(config.get("layers_pattern")) or [None]:

@@ -29,6 +29,7 @@ SHARD_NAME = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 REVISION = re.compile(r"\w([\w./-]*\w)?", re.ASCII)
 DOWNLOADED = ["*.json", "*.safetensors", "*.jinja"]  # the files of a checkpoint that are read
+NOT_READ = ["*/*.json", "*/*.safetensors", "consolidated*"]  # other formats of the same weights, and training states
 
 
 def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant: str = "none", read=None) -> CausalLM:
@@ -130,7 +131,7 @@ def _download(name: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download  # takes half a second, and only a hub id needs it
 
     try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns, ignore_patterns=NOT_READ))
     except Exception as error:  # the hub client raises many kinds; for the user they all mean the same
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FileNotFoundError(

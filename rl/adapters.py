@@ -78,7 +78,9 @@ def words_of_each(names: str, given: dict[str, str]) -> dict[str, dict[str, str]
     place = "resume" if given.get("resume") else "out"
     folder = given.get(place, "runs/adapters-{timestamp}").replace("{timestamp}", now)
     if place == "out" and "{" in folder:
-        raise ArgumentError(f"out={folder}: with adapters= only {{timestamp}} is filled in; each run is a folder in out=")
+        raise ArgumentError(
+            f"out={folder}: with adapters= only {{timestamp}} is filled in; each run is a folder in out="
+        )
     for word in names.split(","):
         name = Path(word).stem if word.endswith(".toml") else word
         key = "env" if name in envs.NAMES else "recipe"

@@ -123,8 +123,8 @@ def equal_groups(scores_B: Tensor, group_B: Tensor) -> Tensor:
 
 
 def leave_one_out(scores_B: Tensor, group_B: Tensor) -> Tensor:
-    """Return, for each episode, the mean score of the *other* episodes of its group (Kool et al. 2019, eq. 5). An episode
-    that is alone in its group has its own score.
+    """Return, for each episode, the mean score of the *other* episodes of its group (Kool et al. 2019, eq. 5), or its
+    own score if it is alone in its group.
 
     A group of exactly equal scores has exactly that mean, so that score - mean is 0 and not a rounding error.
     """

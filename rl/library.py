@@ -74,12 +74,13 @@ class Policy:
         """Return (token, its log-probability in nats at temperature 1) for each token of a text.
 
         prompt: the text is the reply to it, and the token that ends a reply comes last. Without a prompt the text is
-        plain, and its first token, which nothing predicts, is left out.
+        plain, after the BOS token of checkpoints that put one first; else its first token, which nothing predicts, is
+        left out.
         Raise ValueError for what is no text, and for more than max_len tokens.
         """
         if not isinstance(text, str):
             raise Refusal(f"log_probs takes a text, not {type(text).__name__}")
-        before = [] if prompt is None else self._prompt_ids(prompt)
+        before = self.tokenizer.first_ids if prompt is None else self._prompt_ids(prompt)
         ids = before + (self.tokenizer.encode(text) if prompt is None else self.tokenizer.reply(text))
         if len(ids) > self.max_len:
             raise Refusal(f"the text has {len(ids)} tokens with its prompt, more than max_len={self.max_len}")
@@ -121,7 +122,7 @@ def load(model: str = "", adapter: str | Path = "", **settings: Any) -> Policy:
     check_keys(keys, [("", ModelKeys)])
     if folder:
         lora.read_adapter_config(Path(folder))  # a misspelt folder fails before the model is loaded
-    loaded, tokenizer, max_len = load_base(arguments.build(ModelKeys, keys), rows=1)
+    loaded, tokenizer, max_len = load_base(arguments.build(ModelKeys, keys), rows=1, rewrites=True)
     if folder:
         bases.check(Path(folder), tokenizer.folder, loaded.config.quant)
         lora.load_adapter(loaded, Path(folder), trainable=False)

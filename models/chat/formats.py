@@ -14,6 +14,7 @@ from models.refusal import Refusal
 
 ROLES = ("system", "user", "assistant", "tool")
 THINK, ANSWER = "<think>", "</think>"  # around the thoughts that a reasoning model writes before its answer
+OPEN, CLOSE = "<tool_call>", "</tool_call>"  # around a call of a tool in Qwen's format
 QWEN_SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 TODAY = "26 Jul 2024"  # Llama 3.1's constant; Llama 3.2 would read the clock, but a prompt must not depend on the day
 CHATML_TEMPLATE = (  # recognised by its text: jinja2 is not needed to choose the format
@@ -57,7 +58,11 @@ class ChatML:
         return self._messages(messages) + (self.header if header else "")
 
     def reply(self, content: str) -> tuple[str, str]:
-        return self.header, content + self.end
+        return self.header, self.with_calls(content) + self.end
+
+    def with_calls(self, content: str) -> str:
+        """Return an assistant's content in which the marks around calls of tools are the tokenizer's own."""
+        return content.replace(OPEN, self.mark(OPEN)).replace(CLOSE, self.mark(CLOSE))
 
     def follow_up(self, closed: bool, messages: list[dict]) -> tuple[str, str]:
         text = "\n" + self._messages(messages) + self.header
@@ -67,11 +72,13 @@ class ChatML:
         return "".join(self._message(message["role"], message["content"]) for message in messages)
 
     def _message(self, role: str, content: str) -> str:
+        content = self.with_calls(content) if role == "assistant" else content
         return f"{self.mark('<|im_start|>')}{role}\n{content}{self.end}\n"
 
 
 def check(messages: list[dict]) -> None:
-    """Raise ValueError with one line for a message that is not a role, a text, and in an assistant's tool_calls."""
+    """Raise ValueError, one line, unless each message has a role, a text and, if it is an assistant's, well-formed
+    tool_calls."""
     for i, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         if role not in ROLES:
@@ -134,6 +141,7 @@ class Qwen(ChatML):
         return self._messages(messages, len(messages) - 1) + (self.header if header else "")
 
     def reply(self, content: str) -> tuple[str, str]:
+        content = self.with_calls(content)
         if self.thinking is None:
             return self.header, content + self.end
         thought, answer = thought_and_answer(content)

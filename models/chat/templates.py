@@ -23,6 +23,8 @@ from typing import Any, Protocol
 from models.chat.formats import (
     ANSWER,
     CHATML_TEMPLATE,
+    CLOSE,
+    OPEN,
     QWEN_SYSTEM,
     THINK,
     ChatML,
@@ -227,10 +229,11 @@ class Rendering:
         return self._disguise.hide(value) if isinstance(value, str) else value
 
     def _hide(self, message: dict) -> str:
-        """Return a message's disguised text; an assistant's think marks stay readable, templates look for them."""
-        parts = re.split(f"({THINK}|{ANSWER})", message["content"])
-        thinks = message["role"] == "assistant"
-        return "".join(part if thinks and i % 2 else self._disguise.hide(part) for i, part in enumerate(parts))
+        """Return a message's disguised text. An assistant's marks of thoughts and calls stay: templates look for the
+        first, and both are the tokenizer's own."""
+        parts = re.split(f"({THINK}|{ANSWER}|{OPEN}|{CLOSE})", message["content"])
+        marked = message["role"] == "assistant"
+        return "".join(part if marked and i % 2 else self._disguise.hide(part) for i, part in enumerate(parts))
 
 
 class Template(Rendering):

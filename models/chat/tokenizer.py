@@ -67,16 +67,17 @@ class Tokenizer:
         try:
             spec, lost = read_spec(path)
             added = {token["content"]: token["id"] for token in spec.get("added_tokens", [])}
-            self._full, mark = Guarded(spec, path), Marks(added)
+            control = {token["content"]: token["id"] for token in spec.get("added_tokens", []) if _is_control(token)}
+            self._full, mark = Guarded(spec, path), Marks(control)
             self._text = Guarded(_renamed(spec, mark.names), path)  # cannot read control tokens
-            moved = [token for token, name in mark.names.items() if self._text.token_to_id(name) != added[token]]
-            moved += _not_found(self._text, mark.names, added)
+            moved = [token for token, name in mark.names.items() if self._text.token_to_id(name) != control[token]]
+            moved += _not_found(self._text, mark.names, control)
         except Exception as error:  # the library raises bare Exceptions
             raise Refusal(f"{path}: not a tokenizer file ({error})") from None
         if moved:
             raise Refusal(f"{path}: the control token {moved[0]!r} is not distinct from text in this vocabulary")
         self._say_losses(path)
-        self.control_ids = frozenset(added.values())
+        self.control_ids = frozenset(control.values())
         self.vocab_size = self._full.get_vocab_size()
         self._thinking, self._rewrites, self._mark = thinking, rewrites, mark
         self._format = self._choose_format(lost)
@@ -90,6 +91,13 @@ class Tokenizer:
         Only a name from Marks becomes a control token. Text from outside cannot contain such a name.
         """
         return self._text.encode(text.encode(errors="replace").decode(), add_special_tokens=False).ids
+
+    @cached_property
+    def first_ids(self) -> list[int]:
+        """The ids that the checkpoint puts before a plain text, such as a BOS token; none for many. A conversation has
+        those of its chat format."""
+        alone, whole = (self._full.encode("a", add_special_tokens=special).ids for special in (False, True))
+        return whole[: whole.index(alone[0])] if alone else []
 
     def decode(self, ids: list[int]) -> str:
         """Return text without control tokens. Drop ids past the vocabulary, which are padding rows of the head."""
@@ -270,6 +278,12 @@ def read_spec(path: Path) -> tuple[dict, list[str]]:
     return {**spec, "added_tokens": known, "padding": None, "truncation": None}, lost
 
 
+def _is_control(token: dict) -> bool:
+    """Return whether an added token is a control token, which text from outside must not contain: a special one, or one
+    with brackets, such as Qwen's <tool_call>. The others are words, line breaks or spaces of the vocabulary."""
+    return bool(token.get("special")) or re.search(r"[<>\[\]|\uff5c]", token["content"]) is not None
+
+
 def _not_found(tokenizer: "Guarded", names: dict[str, str], ids: dict[str, int]) -> list[str]:
     """Return the control tokens whose names are not read as control tokens in the middle and at the end of a text."""
     written = [*names, *names]
@@ -288,7 +302,10 @@ def _renamed(spec: dict, names: dict[str, str]) -> dict:
     text around a name, or a letter behind it, would make it plain text.
     """
     model, found_anywhere = spec["model"], {"normalized": False, "single_word": False}
-    added = [{**token, "content": names[token["content"]], **found_anywhere} for token in spec["added_tokens"]]
+    added = [
+        {**token, "content": names[token["content"]], **found_anywhere} if token["content"] in names else token
+        for token in spec["added_tokens"]
+    ]
     if isinstance(model["vocab"], dict) and not names.keys().isdisjoint(model["vocab"]):
         merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])]
         model = {

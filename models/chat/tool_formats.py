@@ -17,6 +17,7 @@ from models.chat.templates import (
     template_variables,
 )
 from models.chat.tools import CLOSE, OPEN, PROBE, Reader, choose_reader
+from models.json_file import read_bytes
 from models.refusal import Refusal
 
 
@@ -27,7 +28,7 @@ def tools_format(folder: Path, mark: Marks, thinking: bool, written: Format) -> 
 
     Raise ValueError if it has none, or one that cannot be used (see Template).
     """
-    source = default_template(read_template(folder))
+    source = template_of_tools(folder)
     if source is None:
         raise Refusal(f"{folder}: no chat template, which tools and tool_calls need: write the calls as text")
     run, variables = compiled(source), template_variables(folder, thinking)
@@ -37,6 +38,18 @@ def tools_format(folder: Path, mark: Marks, thinking: bool, written: Format) -> 
         if not isinstance(written, Qwen) or written.thinking is None:
             raise
         return Qwen3Tools(run, written, variables, folder)
+
+
+def template_of_tools(folder: Path) -> str | None:
+    """Return the checkpoint's template named tool_use, which transformers takes for conversations with tools; else its
+    default one, None without any."""
+    path, given = folder / "additional_chat_templates" / "tool_use.jinja", read_template(folder)
+    if path.is_file():
+        return read_bytes(path).decode()
+    for one in given if isinstance(given, list) else ():
+        if isinstance(one, dict) and one.get("name") == "tool_use" and isinstance(one.get("template"), str):
+            return one["template"]
+    return default_template(given)
 
 
 def choose_call_reader(written_by: Format, mark: Marks, folder: Path) -> Reader:

@@ -10,9 +10,9 @@ A reader returns (content, calls); the content is the text beside the calls, a c
 import json
 from collections.abc import Callable
 
+from models.chat.formats import CLOSE, OPEN
 from models.refusal import Refusal
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"  # Llama 3.1 may write it before a call
 MOST_CALL = 100_000  # characters of a reply with calls; longer ones are not read
 PROBE = {"type": "function", "function": {"name": "kzqv", "arguments": {"wjx": "ybp"}}}

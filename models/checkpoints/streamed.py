@@ -53,6 +53,8 @@ class StreamedModel:
             if not (tensor := self.tensor(key)).sum().isfinite():
                 check_finite(tensor, f"{self.file_of[key]}: {key}")
         self.meta.requires_grad_(False).eval()
+        # Before the decoder multiplies them by embedding_multiplier; blocks cast the rest.
+        self.meta.model.embed_tokens.register_forward_hook(lambda module, inputs, embedded: embedded.float())
 
     @torch.no_grad()
     def logprobs(self, ids_BT: torch.Tensor, step: Callable, wanted: torch.Tensor | None = None) -> torch.Tensor:

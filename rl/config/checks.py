@@ -236,7 +236,13 @@ def check_teacher(cfg: Config) -> None:
 
 def check_reward_keys(cfg: Config) -> None:
     """Raise ArgumentError for a key of reward.* that belongs to another reward.rule."""
-    rule_of = {"correct": "binary", "incorrect": "binary", "timeout": "binary", "unknown": "binary", "invalid": "shaped"}
+    rule_of = {
+        "correct": "binary",
+        "incorrect": "binary",
+        "timeout": "binary",
+        "unknown": "binary",
+        "invalid": "shaped",
+    }
     for key, rule in rule_of.items():
         if cfg.reward.rule != rule and getattr(cfg.reward, key) != getattr(Reward(), key):
             raise ArgumentError(f"reward.{key} has no effect without reward.rule={rule}")
@@ -332,8 +338,8 @@ def check_as_adapter(folder: str, given: dict[str, str]) -> None:
 
 
 def check_as_saved(given: dict[str, str], saved: dict[str, Any]) -> None:
-    """Raise ArgumentError for a word lora.KEY= that would change the adapter, or the optimizer's groups, of a run that is
-    resumed. saved: the run's settings."""
+    """Raise ArgumentError for a word lora.KEY= that would change the adapter, or the optimizer's groups, of a resumed
+    run. saved: the run's settings."""
     asked, own = build(Lora, given, "lora"), build(Lora, saved, "lora")
     for key in ("r", "alpha", "targets", "rslora", "b_rate"):
         if f"lora.{key}" in given and getattr(asked, key) != getattr(own, key):

@@ -57,19 +57,19 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
 
 
 def with_base(words: list[str], adapters: list[str]) -> list[str]:
-    """Return the words with model=, the base that the first of the adapters' folders names, and quant=, as their runs
-    had it, where the words lack them. Raise ArgumentError for runs with different quantisations."""
+    """Return the words with model=, the base that the first of the adapters' folders names, and quant= and thinking= of
+    their runs, where the words lack them. Raise ArgumentError for runs that differ in one of these."""
     given = {arguments.key_of(each) for each in words}
-    if adapters and "quant" not in given:
-        kinds = [(name, kind) for name in adapters if (kind := _quant_of_run(name))]
-        for (first, kind), (name, other) in pairwise(kinds):
-            if other != kind:
-                pair = f"{first} was trained over quant={kind}, {name} over quant={other}"
-                raise ArgumentError(f"{pair}; evaluate them one by one, or give quant= for all of them")
-        if kinds and kinds[0][1] != "none":
-            first, kind = kinds[0]
-            print(f"quant={kind}, as in the run of {first}")
-            words = [*words, f"quant={kind}"]
+    for key, usual in (("quant", "none"), ("thinking", "true")):
+        values = [(name, value) for name in adapters if (value := _value_of_run(name, key, usual))]
+        for (first, value), (name, other) in pairwise(values) if key not in given else ():
+            if other != value:
+                pair = f"{first} was trained with {key}={value}, {name} with {key}={other}"
+                raise ArgumentError(f"{pair}; use them one by one, or give {key}= for all of them")
+        if values and values[0][1] != usual and key not in given:
+            first, value = values[0]
+            print(f"{key}={value}, as in the run of {first}")
+            words = [*words, f"{key}={value}"]
     if "model" in given or not adapters:
         return words
     try:
@@ -144,7 +144,7 @@ def origin(words: list[str], adapters: list[str]) -> list[str]:
 
 def trained_over(adapter: str) -> str:
     """Return quant= of the run whose folder holds this adapter's; "none" if there is no such run."""
-    return _quant_of_run(adapter) or "none"
+    return _value_of_run(adapter, "quant", "none") or "none"
 
 
 def settings_of(folder: Path) -> dict[str, Any] | None:
@@ -186,10 +186,11 @@ def _played(settings: dict[str, Any], set_by_words: dict[str, Any]) -> dict[str,
     return played
 
 
-def _quant_of_run(adapter: str) -> str | None:
-    """Return quant= in the settings saved beside an adapter, or in its run's folder; None without them."""
+def _value_of_run(adapter: str, key: str, usual: str) -> str | None:
+    """Return a key, as a word, of the settings saved beside an adapter or in its run's folder; None without settings.
+    usual: its value in settings that lack the key."""
     try:
         settings = settings_of(Path(adapter)) if adapter else None
-        return None if settings is None else str(settings.get("quant", "none"))
+        return None if settings is None else word(settings.get(key, usual))
     except (OSError, ArgumentError):
         return None

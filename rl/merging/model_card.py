@@ -9,7 +9,7 @@ from typing import Any
 
 from lora.peft_files import HUB_ID
 from models.checkpoints import converted
-from models.weights import TINY
+from models.weights import TINY, split_revision
 from rl.config.refusals import Refusal
 from rl.judge import adapter_settings
 from rl.merging import certificate
@@ -27,7 +27,7 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")"""
 ADAPTER = """from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "{name}")
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"{pinned}), "{name}")
 tokenizer = AutoTokenizer.from_pretrained("{name}")"""
 
 
@@ -60,7 +60,9 @@ def model_card(name: str, source: Path, base: str, is_adapter: bool) -> str:
     parts = ["---", head.to_yaml(), "---", "", f"# {name.rpartition('/')[2]}", "", f"{model}{trained}.", ""]
     parts += _table("Training", ("key", "value"), _training(settings))
     parts += _table("Held-out tasks", ("epoch", "play", "success", "80 % interval", "tasks"), _results(source, start))
-    code = (ADAPTER if is_adapter else MERGED).format(name=name, base=shown)
+    _, revision = split_revision(base)
+    pinned = f', revision="{revision}"' if revision else ""
+    code = (ADAPTER if is_adapter else MERGED).format(name=name, base=shown, pinned=pinned)
     return "\n".join([*parts, "## Loading", "", "```python", code, "```"]) + "\n"
 
 
@@ -105,7 +107,9 @@ def merge_section(gaps: dict | None) -> str:
 
 def vllm_section(name: str, base: str, rank: int) -> str:
     """Return the card's section about an adapter that vLLM takes."""
-    words = f"vllm serve {base_shown(base)} --enable-lora --max-lora-rank {rank} --lora-modules mine={name}"
+    _, revision = split_revision(base)
+    pinned = f" --revision {revision}" if revision else ""
+    words = f"vllm serve {base_shown(base)}{pinned} --enable-lora --max-lora-rank {rank} --lora-modules mine={name}"
     return f"\n## Serving with vLLM\n\n    {words}\n"
 
 

@@ -24,8 +24,8 @@ def to_save(state: TrainState, cfg: Saving, stats: dict) -> bool:
 
 
 def limits_reached(cfg: Loop, epoch: int, step: int, sampled_tokens: int) -> list[str]:
-    """Return which of the keys epochs, max_steps and max_sampled_tokens have ended the run; sampled_tokens: of all epochs
-    so far."""
+    """Return which of the keys epochs, max_steps and max_sampled_tokens have ended the run. sampled_tokens: of all its
+    epochs."""
     taken = {"epochs": epoch, "max_steps": step, "max_sampled_tokens": sampled_tokens}
     return [key for key, n in taken.items() if 0 < getattr(cfg, key) <= n]
 

@@ -57,7 +57,8 @@ def parse(words: list[str]) -> tuple[ModelKeys, Keys]:
 
 def listen(model: str, keys: Keys, sampler: Sampler) -> Server:
     """Return a server that is bound to its port. Raise OSError if it cannot be."""
-    protocol = Protocol(sampler, model, load_tokenizer(model, False), keys.load)
+    thinking = {value: load_tokenizer(model, value, rewrites=True) for value in (True, False)}
+    protocol = Protocol(sampler, model, thinking, keys.load)
     access = Access(keys.key, own_names(keys.host, *keys.names.replace(" ", "").split(",")), "as its API key")
     try:
         server = Server(keys.host, keys.port, protocol.answer, access)
@@ -94,7 +95,7 @@ def serve(model: str, keys: Keys, sampler: Sampler, server: Server) -> None:
 def main(words: list[str]) -> None:
     model, keys = parse(words)
     with exits.exits_cleanly("rl.serve", needs="rows= and max_len= bound the memory of keys and values"):
-        sampler = load(model, keys.rows, keys.queue)
+        sampler = load(model, keys.rows, keys.queue, rewrites=True)  # a request has its whole conversation
         server = listen(model.model, keys, sampler)
         with quiet_on_closed_pipe():
             serve(model.model, keys, sampler, server)

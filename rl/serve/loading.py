@@ -76,12 +76,13 @@ def adapters(words: str) -> dict[str, Path]:
     return folders
 
 
-def load(keys: ModelKeys, rows: int, most_waiting: int) -> Sampler:
-    """Return a sampler of the model and its adapters; its thread is not started."""
+def load(keys: ModelKeys, rows: int, most_waiting: int, rewrites: bool = False) -> Sampler:
+    """Return a sampler of the model and its adapters; its thread is not started. rewrites: accept a chat template that
+    rewrites earlier replies, for a caller that renders whole conversations."""
     folders = adapters(keys.adapter)
     for folder in folders.values():
         lora.read_adapter_config(folder)  # a misspelt folder fails before the model is loaded
-    model, tokenizer, max_len = load_base(keys, rows)
+    model, tokenizer, max_len = load_base(keys, rows, rewrites)
     sampler = Sampler(model, tokenizer, rows, max_len, most_waiting)
     for name, folder in folders.items():
         if name in (keys.model, BASE):
@@ -90,10 +91,10 @@ def load(keys: ModelKeys, rows: int, most_waiting: int) -> Sampler:
     return sampler
 
 
-def load_base(keys: ModelKeys, rows: int) -> tuple[CausalLM, Tokenizer, int]:
+def load_base(keys: ModelKeys, rows: int, rewrites: bool = False) -> tuple[CausalLM, Tokenizer, int]:
     """Return the model, its tokenizer, and the most tokens of a sequence."""
     keys = without_auto(keys)
-    tokenizer = load_tokenizer(keys.model, keys.thinking)
+    tokenizer = load_tokenizer(keys.model, keys.thinking, rewrites)
     keep_memory()
     model = load_model(keys.model, getattr(torch, keys.dtype), keys.device, quant=keys.quant)
     choose_threads(model, keys.threads, False, keys.products, rows)

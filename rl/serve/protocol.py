@@ -48,7 +48,7 @@ MOST_OF_TOKEN = 64  # characters of a prompt's token, on average
 SAMPLING = {"model", "max_tokens", "temperature", "top_p", "top_k", "n", "stop", "stop_token_ids", "ignore_eos"}
 SAMPLING |= {"seed", "random_state", "stream", "stream_options", "logprobs", "return_token_ids"}
 READ = {  # fields of each request; any other field is refused
-    "/v1/completions": {*SAMPLING, "prompt"},
+    "/v1/completions": {*SAMPLING, "prompt", "add_special_tokens"},
     "/v1/chat/completions": {
         *(*SAMPLING, "messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs"),
         *("tools", "tool_choice"),
@@ -82,7 +82,7 @@ NO_EFFECT = {  # fields that would change a reply, and the values with which the
     "bad_words": ([],),
     "logits_processors": ([],),
     "add_special_tokens": (False,),
-    "skip_special_tokens": (True, False),  # a text is without control tokens; return_token_ids has them
+    "skip_special_tokens": (True, False),  # false: with return_token_ids, because texts are without control tokens
     "include_stop_str_in_output": (False,),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
@@ -123,13 +123,13 @@ class PageHandler(Handler):
 class Protocol:
     """Answers requests with a sampler.
 
-    base: the base model's name. silent: the tokenizer for requests that want no thoughts. may_load: whether requests
-    may load adapters and unload them.
+    base: the base model's name. thinking: the tokenizers for requests that ask for thoughts, or for none. may_load:
+    whether requests may load adapters and unload them.
     """
 
-    def __init__(self, sampler: Sampler, base: str, silent: Tokenizer, may_load: bool):
+    def __init__(self, sampler: Sampler, base: str, thinking: dict[bool, Tokenizer], may_load: bool):
         self.sampler, self.base, self.may_load, self.began = sampler, base, may_load, int(time.time())
-        self.tokenizer, self.silent = sampler.tokenizer, silent
+        self.tokenizer, self.thinking = sampler.tokenizer, thinking
         self.server: Server | None = None  # set by whoever makes it, because it needs `answer`
         sampler.notify = self._notify
 
@@ -196,12 +196,13 @@ class Protocol:
         prompt = body.get("prompt")
         prompts = prompt if isinstance(prompt, list) and prompt and not _is_id(prompt[0]) else [prompt]
         likely = _field(body, "logprobs", int, None, 0, MOST_LIKELY)
-        prompt_ids = [self._ids(prompt) for prompt in prompts[: MOST_CHOICES + 1]]
+        first = self.tokenizer.first_ids if _field(body, "add_special_tokens", bool, True) else []
+        prompt_ids = [self._ids(prompt, first) for prompt in prompts[: MOST_CHOICES + 1]]
         return self._sample(Reply, body, prompt_ids, _field(body, "max_tokens", int, 16, 1), likely)
 
     def _chat(self, body: dict) -> Stream:
-        thinking = _options(body, "chat_template_kwargs", "enable_thinking", True)
-        tokenizer = self.tokenizer if thinking else self.silent
+        thinking = _options(body, "chat_template_kwargs", "enable_thinking", None)
+        tokenizer = self.tokenizer if thinking is None else self.thinking[thinking]
         messages, tools = _messages(body.get("messages")), offered_tools(body)
         if tools:
             messages[0] = messages[0] | {"tools": tools}
@@ -224,11 +225,12 @@ class Protocol:
         kind = partial(ChatReply, caller=tokenizer if tools else None)
         return self._sample(kind, body, [ids], most, likely if wanted else None)
 
-    def _ids(self, prompt: Any) -> list[int]:
-        """Return the ids of a prompt: a text or a list of ids. Raise BadRequest if there are none or too many."""
+    def _ids(self, prompt: Any, first: list[int]) -> list[int]:
+        """Return the ids of a prompt: those of a text behind `first`, or a list of ids. Raise BadRequest if there are
+        none or too many."""
         if isinstance(prompt, str):
             self._check_length(len(prompt))
-            return self._checked(self.tokenizer.encode(prompt))
+            return self._checked(first + self.tokenizer.encode(prompt))
         words = self.sampler.model.config.vocab_size
         if not isinstance(prompt, list) or not all(_is_id(token) and 0 <= token < words for token in prompt):
             raise BadRequest(400, f"prompt must be a text, or ids from 0 to {words - 1}, or a list of either")
@@ -281,7 +283,7 @@ class Protocol:
         repeated = [ids for ids in prompts for _ in range(n)]
         requests = [Request(ids, stream=state, **settings) for ids, state in zip(repeated, states, strict=True)]
         streams = _field(body, "stream", bool, False)
-        usage = _options(body, "stream_options", "include_usage", False)
+        usage = bool(_options(body, "stream_options", "include_usage", False))
         with_ids = _field(body, "return_token_ids", bool, False)
         reply = kind(requests, model, self.tokenizer, n, likely, with_ids, streams, usage)
         try:
@@ -312,12 +314,15 @@ def check_fields(path: str, body: dict) -> None:
             raise BadRequest(400, f"{plain(name, 80)} is not supported{meant}")
         if not any(value == same and isinstance(value, bool) == isinstance(same, bool) for same in NO_EFFECT[name]):
             raise BadRequest(400, f"{name}={short(value)} is not supported")
+    with_ids = body.get("return_token_ids") or "return_token_ids" not in READ[path]
+    if body.get("skip_special_tokens") is False and not with_ids:
+        raise BadRequest(400, "skip_special_tokens=false is not supported without return_token_ids=true")
 
 
-def _options(body: dict, name: str, key: str, default: bool) -> bool:
+def _options(body: dict, name: str, key: str, default: bool | None) -> bool | None:
     """Return the one option of a field that is an object. Raise BadRequest for other options and other values."""
     options = body.get(name) or {}
-    if not isinstance(options, dict) or not isinstance(options.get(key, default), bool):
+    if not isinstance(options, dict) or not isinstance(options.get(key, False), bool):
         raise BadRequest(400, f"{name} must be an object, its {key} true or false")
     if others := options.keys() - {key}:
         raise BadRequest(400, f"{name}: {plain(min(map(str, others)), 80)} is not supported, only {key}")

@@ -27,7 +27,7 @@ from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn, Slot, sample
 from models.logprob import head_logits
 from models.random import fold, unit
-from models.truncation import truncated
+from models.truncation import truncate, truncated
 from rl.config.refusals import Refusal
 from rl.run import bases
 from rl.serve.text import Text
@@ -101,7 +101,7 @@ class Rows(Engine):
                 if parent is None:
                     self.feed(slot, request.ids)
                 else:
-                    request.reused = len(request.ids) - 1
+                    request.reused = self._slots[slot].length
             siblings.setdefault(prompt, slot)
             self.running[slot] = request
 
@@ -159,7 +159,8 @@ class Rows(Engine):
                 request, state = requests[i], states[i]
                 request.sampled.append(token)
                 if request.alternatives:
-                    request.likely.append(self._most_likely(hidden_BD[i : i + 1], temperature, request.alternatives))
+                    likely = self._most_likely(hidden_BD[i : i + 1], temperature, top_k, top_p, request.alternatives)
+                    request.likely.append(likely)
                 request.logprobs.append(logprob)  # last: a token counts as sampled once it has this
                 over = state.append([token], [logprob], request.max_tokens, request.stop_ids, self.max_len)
                 if request.matches(self.tokenizer) and state.sampling.stop_reason != "stop":
@@ -175,10 +176,14 @@ class Rows(Engine):
             return sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
 
     @torch.no_grad()
-    def _most_likely(self, hidden_1D, temperature: float, count: int) -> list[tuple[int, float]]:
-        logits_V = head_logits(hidden_1D, self.model.lm_head.weight, temperature or 1.0)[0]
-        best = logits_V.log_softmax(-1).topk(min(count, len(logits_V)))
-        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+    def _most_likely(self, hidden_1D, temperature: float, top_k: int, top_p: float, count: int):
+        """Return [(id, log-probability)] of the likeliest tokens, in the distribution that samples."""
+        logits_1V = head_logits(hidden_1D, self.model.lm_head.weight, temperature or 1.0)[:1]
+        if temperature:
+            logits_1V = truncate(logits_1V, top_k, top_p)
+        best = logits_1V[0].log_softmax(-1).topk(min(count, logits_1V.shape[1]))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return [(token, logprob) for token, logprob in pairs if logprob > float("-inf")]
 
 
 def _shared(a: list[int], b: list[int]) -> int:

@@ -21,7 +21,7 @@ from models.weights import TINY
 from rl.config.arguments import split
 from rl.config.words import parse, resolve
 from rl.evaluate import EVAL_STREAM
-from rl.merging.model_card import model_card
+from rl.merging.model_card import model_card, vllm_section
 from rl.tasks import make_env, make_tasks
 
 PLAYED = ["env=textcraft", "textcraft.prompt=short", "algo=grpo", "recipe=dapo", "lr=0.001"]
@@ -339,6 +339,13 @@ def test_card_names_a_converted_base_by_its_file(model, shown, tmp_path):
     (tmp_path / "training_config.json").write_text(json.dumps({"algo": "grpo", "env": "sums", "model": model}))
     card = model_card("me/mine", tmp_path, str(converted.cache_folder() / "0f3a"), True)
     assert f"A LoRA adapter of `{shown}`, trained on `sums`" in card and "0f3a" not in card
+
+
+def test_card_loads_the_revision_that_was_trained(tmp_path):
+    (tmp_path / "training_config.json").write_text(json.dumps({"algo": "grpo", "env": "sums", "model": "me/base@v1.1"}))
+    card = model_card("me/mine", tmp_path, "me/base@v1.1", True)
+    assert 'from_pretrained("me/base", revision="v1.1"), "me/mine")' in card
+    assert "vllm serve me/base --revision v1.1 --enable-lora" in vllm_section("me/mine", "me/base@v1.1", 8)
 
 
 def test_epoch_of_a_run_is_pushed_as_it_is_with_a_card(hub, epoch):

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 from cases import cases
 from conftest import no_hang, reference
+from test_tokenizer import marks_of_calls
 
 from models import Tokenizer, load_tokenizer
 from models.chat import formats, jinja
@@ -383,8 +384,10 @@ def test_text_never_becomes_a_control_token(name, load):
             spoken = [{**message, "content": text(rng, pieces)} for message in alternating(rng)]
         spoken = with_one_system(spoken) if name == "r1" else spoken
         silent = [{**message, "content": "x"} for message in spoken]
-        ids = tokenizer.prompt(spoken)
-        assert controls(tokenizer, ids) == controls(tokenizer, tokenizer.prompt(silent)), spoken
+        ids, calls = tokenizer.prompt(spoken), marks_of_calls(tokenizer, spoken)
+        found = controls(tokenizer, ids)
+        assert [i for i in found if i in calls] == calls, "an assistant's own marks of calls are tokens"
+        assert [i for i in found if i not in calls] == controls(tokenizer, tokenizer.prompt(silent)), spoken
         assert tokenizer.show(ids) == tokenizer._full.normalizer.normalize_str(
             rendered(tokenizer, source, spoken, **variables)
         )
@@ -491,6 +494,38 @@ def test_template_file_precedence(tmp_path):
         assert tokenizer.decode(tokenizer.encode("hi")) == "hi"
         with pytest.raises(ValueError, match=message):
             tokenizer.prompt([USER])
+
+
+def test_a_template_for_tools_is_read_as_transformers_does(tmp_path):
+    """In the list of tokenizer_config.json, and in a file of its own."""
+    qwen, tool = published("qwen2_5"), {"type": "function", "function": {"name": "kzqv", "description": "Hjwq."}}
+    asked = [{**USER, "tools": [tool]}]
+    named = [{"name": "default", "template": PLAIN}, {"name": "tool_use", "template": qwen}]
+    for source, file in ((named, None), (PLAIN, qwen), (named[:1], None)):
+        folder = write_folder(tmp_path / str(len(list(tmp_path.iterdir()))), QWEN2_5, source)
+        if file:
+            (folder / "additional_chat_templates").mkdir()
+            (folder / "additional_chat_templates" / "tool_use.jinja").write_text(file)
+        tokenizer = Tokenizer(folder)
+        assert type(tokenizer._format) is ChatML
+        if source == named[:1]:
+            with pytest.raises(ValueError, match="leaves out the tools that a conversation declares"):
+                tokenizer.prompt(asked)
+        else:
+            assert tokenizer.prompt(asked) == full(tokenizer, rendered(tokenizer, qwen, [USER], tools=[tool]))
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "qwen3-2507"])
+def test_calls_that_an_assistant_wrote_as_text_are_the_templates_tokens(name, load):
+    """As rows of demonstrations have them; a user's are plain text."""
+    tokenizer = load(name)
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    messages = [USER, {"role": "assistant", "content": f"I look.\n{call}"}, USER]
+    expected = full(tokenizer, rendered(tokenizer, published(BY_HAND[name][0]), messages))
+    marks = [tokenizer._full.token_to_id(mark) for mark in ("<tool_call>", "</tool_call>")]
+    assert None not in marks and tokenizer.prompt(messages) == expected
+    assert [i for i in tokenizer.reply(f"I look.\n{call}") if i in marks] == marks
+    assert not set(marks) & set(tokenizer.prompt([{**USER, "content": call}]))
 
 
 def test_control_tokens_decide_without_a_template(load, monkeypatch):

@@ -104,6 +104,15 @@ def test_log_probabilities_are_the_whole_models(family, quant, tmp_path):
     assert all(p.is_meta for p in streamed.meta.parameters() if p not in factors | ends), "no block stays"
 
 
+@torch.no_grad()
+def test_log_probabilities_of_scaled_embeddings_are_the_whole_models(tmp_path):
+    """Granite's embeddings are multiplied in float32, not in the dtype of the file."""
+    base = base_of(tmp_path / "base", "granite", torch.bfloat16, embedding_multiplier=12.3)
+    model = load_model(str(base))
+    expected = head_logits(model(IDS_BT)[0], model.lm_head.weight, 1.0)[: IDS_BT.shape[1]]
+    assert torch.equal(StreamedModel(base).logprobs(IDS_BT, compute), expected.log_softmax(-1))
+
+
 def test_entry_that_is_not_finite_is_named(tmp_path):
     for key in (
         "model.embed_tokens.weight",

@@ -1,6 +1,7 @@
 """Conversations to ids: equal to the published template, append-only, and text never becomes a control token."""
 
 import json
+import re
 import unicodedata
 from functools import cache
 from random import Random
@@ -9,6 +10,7 @@ import pytest
 from conftest import reference
 
 from models import Tokenizer, load_tokenizer
+from models.chat.formats import CLOSE, OPEN
 from models.tiny.make_tiny import train_tokenizer
 
 CHATML = (
@@ -160,7 +162,15 @@ def test_appended_ids_equal_the_longer_prompt(chat):
 # ----------------------------------------------------------------------------------------------------------- injection
 
 
+def marks_of_calls(tokenizer: Tokenizer, messages: list[dict]) -> list[int]:
+    """Return the ids around calls of tools that assistants write themselves, if they are tokens."""
+    found = re.findall(f"{OPEN}|{CLOSE}", "".join(m["content"] for m in messages if m["role"] == "assistant"))
+    ids = map(tokenizer._full.token_to_id, found)
+    return [i for i in ids if i in tokenizer.control_ids]
+
+
 def test_text_never_becomes_a_control_token(chat):
+    """An assistant's own marks of calls are the exception."""
     tokenizer, template = chat
     controls = tokenizer._full.get_added_tokens_decoder()
     assert tokenizer.control_ids == set(controls) and len(controls) >= 3
@@ -174,9 +184,43 @@ def test_text_never_becomes_a_control_token(chat):
         ids = tokenizer.prompt(messages)
         blocks = len(messages) + ("You are Qwen" in template and messages[0]["role"] != "system")
         start, end = ids[0], tokenizer.reply("")[0]
-        assert [i for i in ids if i in tokenizer.control_ids] == [start, end] * blocks + [start]
-        ids = tokenizer.follow_up(end, messages)
-        assert [i for i in ids if i in tokenizer.control_ids] == [start, end] * len(messages) + [start]
+        calls = marks_of_calls(tokenizer, messages)
+        for written, expected in ((ids, blocks), (tokenizer.follow_up(end, messages), len(messages))):
+            controls = [i for i in written if i in tokenizer.control_ids]
+            assert [i for i in controls if i in calls] == calls
+            assert [i for i in controls if i not in calls] == [start, end] * expected + [start]
+
+
+def test_words_that_were_added_to_a_vocabulary_are_read(tmp_path):
+    """tokenizer.add_tokens(["dragonfly"]) adds no control token; nor are line breaks and spaces in a list of added
+    tokens control tokens, as Gemma has them."""
+    spec = json.loads(trained())
+    known = len(spec["model"]["vocab"]) + len(spec["added_tokens"])
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    added = {"dragonfly": known, "\n\n\n": known + 1, "<mine>": known + 2}
+    spec["added_tokens"] += [{"content": word, "id": i, **flags} for word, i in added.items()]
+    small_folder(tmp_path, tokenizer_config={"chat_template": CHATML})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    tokenizer = Tokenizer(tmp_path)
+    text = "A dragonfly\n\n\nsat <mine>."
+    read, published = tokenizer.encode(text), full(tokenizer, text)
+    assert {known, known + 1} < set(published) and known + 2 in published
+    assert [i for i in read if i in added.values()] == [known, known + 1], "brackets mark a control token"
+    assert tokenizer.decode(read) == text and known + 2 in tokenizer.control_ids
+
+
+def test_first_ids_are_those_that_the_post_processor_puts_before_a_text(tmp_path, qwen):
+    assert qwen.first_ids == []
+    spec = json.loads(trained())
+    begin, piece = "<|im_start|>", {"Sequence": {"id": "A", "type_id": 0}}
+    single = [{"SpecialToken": {"id": begin, "type_id": 0}}, piece]
+    i = next(token["id"] for token in spec["added_tokens"] if token["content"] == begin)
+    special = {begin: {"id": begin, "ids": [i], "tokens": [begin]}}
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}]
+    spec["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+    small_folder(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    assert Tokenizer(tmp_path).first_ids == [i]
 
 
 def test_half_a_surrogate_pair_is_encoded(chat):

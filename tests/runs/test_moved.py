@@ -46,6 +46,19 @@ def adapter(folder: Path, base: str, **settings) -> Path:
     return folder
 
 
+def test_an_adapter_is_used_with_or_without_thoughts_as_in_its_run(tmp_path, capsys):
+    silent = adapter(tmp_path / "a", str(TINY), thinking=False)
+    thoughtful = adapter(tmp_path / "b", str(TINY), thinking=True)
+    assert with_base([], [str(silent)]) == ["thinking=false", "model=tiny"]
+    assert f"thinking=false, as in the run of {silent}" in capsys.readouterr().out
+    assert with_base([], [str(thoughtful)]) == ["model=tiny"]
+    assert with_base(["--thinking=true", "--model=x"], [str(silent)]) == ["--thinking=true", "--model=x"]
+    with pytest.raises(
+        ArgumentError, match=f"{silent} was trained with thinking=false, {thoughtful} with thinking=true"
+    ):
+        with_base([], [str(silent), str(thoughtful)])
+
+
 def test_a_base_that_is_gone_falls_back_to_the_runs_model(tmp_path, capsys):
     named = adapter(tmp_path / "a", GONE, model="tiny")
     assert with_base([], [str(named)]) == ["model=tiny"]

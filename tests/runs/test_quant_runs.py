@@ -119,7 +119,7 @@ def test_adapters_over_different_bases_are_not_compared(trained, tmp_path):
     plain, elsewhere, short = f"{tmp_path}/plain/epoch_2", f"{tmp_path}/elsewhere/epoch_2", ["n=1", "max_new_tokens=1"]
     short.append("textcraft.max_turns=1")
     mixed = f"adapter=base, {trained}/epoch_2, {elsewhere}, {plain}"
-    line = f"{trained}/epoch_2 was trained over quant=nf4, {plain} over quant=none; evaluate them one by one, or give "
+    line = f"{trained}/epoch_2 was trained with quant=nf4, {plain} with quant=none; use them one by one, or give "
     assert run_program("eval.py", mixed, *short) == (2, "", f"eval.py: {line}quant= for all of them\n")
     assert run_program("eval.py", f"adapter={trained}/epoch_2,{plain}", "quant=none", *short)[0] == 0
     status, out, err = run_program("eval.py", f"adapter={elsewhere},{trained}/epoch_2", *short)

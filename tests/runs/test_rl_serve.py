@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -249,6 +250,17 @@ def test_greedy_and_truncated_sampling(server):
     assert [next(iter(top.values())) for top in tops] == pytest.approx(said["token_logprobs"], abs=1e-5)
 
 
+@pytest.mark.parametrize("how", [{"top_k": 3}, {"top_p": 0.3}, {"top_k": 1}])
+def test_alternatives_are_of_the_distribution_that_samples(how, server):
+    """Tokens that cannot be sampled are none; probabilities sum to one if all are listed."""
+    said = choices(server, prompt=[5, 6, 7], max_tokens=8, seed=1, logprobs=20, **how)[0]["logprobs"]
+    for token, logprob, top in zip(said["tokens"], said["token_logprobs"], said["top_logprobs"], strict=True):
+        assert top[token] == pytest.approx(logprob, abs=1e-5)
+        if len(top) < 20:
+            assert sum(map(math.exp, top.values())) == pytest.approx(1, abs=1e-4)
+    assert max(map(len, said["top_logprobs"])) <= how.get("top_k", 20)
+
+
 def test_a_full_context_ends_the_reply(server):
     [choice] = choices(server, prompt=list(range(250)), max_tokens=50, ignore_eos=True, return_token_ids=True)
     assert choice["finish_reason"] == "length" and len(choice["token_ids"]) == 6
@@ -469,7 +481,7 @@ def test_seeds_that_follow_each_other_have_different_numbers():
 
 def test_the_base_model_is_also_named_base(folders):
     """As in eval.py and rl.chat, so that a client need not know what the server serves."""
-    spoken = protocol.Protocol(SimpleNamespace(adapters={"mine": None}, tokenizer=None), "tiny", None, True)
+    spoken = protocol.Protocol(SimpleNamespace(adapters={"mine": None}, tokenizer=None), "tiny", {}, True)
     assert [spoken._known(name) for name in ("base", "tiny", "mine")] == ["tiny", "tiny", "mine"]
     with pytest.raises(BadRequest, match="must be a new name"):
         spoken._load({"lora_name": "base", "lora_path": "x"})

@@ -21,7 +21,7 @@ ASKED = {  # what clients of other servers send, with a value that would change 
     **{"prompt_logprobs": 1, "truncate_prompt_tokens": 4, "length_penalty": 2.0, "use_beam_search": True},
     **{"typical_p": 0.5, "chat_template": "{{ x }}", "reasoning_effort": "low", "logits_processors": ["f"]},
     **{"thinking": {"type": "enabled"}, "frobnicate": 1, "repetition_penalty": 1.1, "min_p": 0.1, "best_of": 2},
-    **{"add_special_tokens": True, "suffix": "x", "echo": True, "functions": [{}]},
+    **{"suffix": "x", "echo": True, "functions": [{}]},
     **{"response_format": {"type": "json_object"}, "logit_bias": {"5": 1}, "presence_penalty": True},
 }
 
@@ -70,7 +70,10 @@ def test_fields_that_change_nothing_pass():
         check_fields(path, dict.fromkeys(IGNORED, "x"))
         for name, values in NO_EFFECT.items():
             for value in values:
-                check_fields(path, {name: value})
+                sampled = {"return_token_ids": True} if path in (CHAT, COMPLETIONS) else {}
+                check_fields(path, {name: value, **sampled})
+    with pytest.raises(BadRequest, match="skip_special_tokens=false is not supported without return_token_ids=true"):
+        check_fields(CHAT, {"skip_special_tokens": False})
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Scripted:
 
 def sent(sampler: Scripted, **body) -> list[dict]:
     """Return the choices that a request is answered with: one whole one, or the parts of a streamed one."""
-    protocol = Protocol(sampler, "tiny", sampler.tokenizer, False)
+    protocol = Protocol(sampler, "tiny", dict.fromkeys((True, False), sampler.tokenizer), False)
     stream = protocol.answer("POST", "/v1/chat/completions", ASKED | body, "127.0.0.1")
     [request] = sampler.requests
     request.reply_to.advance()  # before its end nothing but the streamed role is sent
