@@ -122,3 +122,23 @@ def test_a_search_for_a_pattern_ends():
 
 def test_no_function_is_both_spoken_and_not():
     assert not NATIVE & {*SIGNATURES, *ANY_TYPE, *FORMS, *AGGREGATES, *WINDOWED}
+
+
+def test_common_tables_stand_before_update_and_delete():
+    """The usual way to delete duplicates, and the usual way to update from an aggregate."""
+    database = Database()
+    database.run("CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, a VARCHAR(9), n INT)")
+    database.run("INSERT INTO t (a, n) VALUES ('x', 1), ('x', 2), ('y', 3), ('y', 4)")
+    ranked = "SELECT id, ROW_NUMBER() OVER (PARTITION BY a ORDER BY n) AS k FROM t"
+    database.run(f"WITH r AS ({ranked}) DELETE FROM t WHERE id IN (SELECT id FROM r WHERE k > 1)")
+    assert database.run("SELECT id, n FROM t") == [(1, 1), (3, 3)]
+    database.run("WITH m AS (SELECT MAX(n) AS top FROM t) UPDATE t SET n = n + 10 WHERE n = (SELECT top FROM m)")
+    database.run("WITH m AS (SELECT id, n * 2 AS d FROM t) UPDATE t JOIN m ON t.id = m.id SET t.n = m.d")
+    assert database.run("SELECT SQL_NO_CACHE id, n FROM t") == [(1, 2), (3, 26)]
+    count = "WITH RECURSIVE c AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM c WHERE i < 3)"
+    database.run(f"{count} DELETE FROM t WHERE id IN (SELECT i FROM c)")
+    assert database.run("SELECT id FROM t") == []
+    for sql, number in (("WITH m AS (SELECT 1) INSERT INTO t (n) VALUES (1)", 1064), ("SELECT CHAR(65)", 1235)):
+        with pytest.raises(MySQLError) as failed:
+            database.run(sql)
+        assert failed.value.args[0] == number or str(failed.value).startswith(str(number))

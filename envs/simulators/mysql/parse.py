@@ -43,7 +43,11 @@ class Parser(Definitions):
         """Read the statement: Select, Change, or ("show", what, table)."""
         if self.tokens[0][0] == "end":
             raise MySQLError(1065, "42000", "Query was empty")
-        if self.sees("SELECT", "WITH", "("):
+        with_tables = self.sees("WITH")
+        self.common_tables()
+        if with_tables and not self.sees("SELECT", "UPDATE", "DELETE", "("):
+            raise self.error()
+        if self.sees("SELECT", "("):
             found = self.query()
             self.into_variables()
         elif self.accept("INSERT") or self.accept("REPLACE"):

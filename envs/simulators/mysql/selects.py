@@ -11,6 +11,7 @@ from envs.simulators.mysql.tokens import MySQLError, unquoted
 from envs.simulators.mysql.words import RESERVED
 
 MAX_TABLES = 61  # that one statement may join, as in MySQL
+HINTS = ("HIGH_PRIORITY", "SQL_BIG_RESULT", "SQL_BUFFER_RESULT", "SQL_NO_CACHE", "SQL_SMALL_RESULT", "STRAIGHT_JOIN")
 NATURAL = "natural"  # instead of the columns of USING: those that both sides have
 
 
@@ -47,9 +48,7 @@ class Selects(Grammar):
         """Read SELECT, UNION, EXCEPT or INTERSECT, with WITH, ORDER BY and LIMIT."""
         self.deeper()
         outer = self.named
-        if self.accept("WITH"):
-            self.named, recursive = dict(outer), self.accept("RECURSIVE")
-            self.listed(lambda: self.common_table(recursive))
+        self.common_tables()
         bracketed = self.sees("(")
         parts = self.combined(self.intersection, "UNION", "EXCEPT")
         found = parts[0][0] if len(parts) == 1 else Select(parts=parts)
@@ -77,6 +76,12 @@ class Selects(Grammar):
         """Read what binds stronger than UNION."""
         parts = self.combined(self.part, "INTERSECT")
         return parts[0][0] if len(parts) == 1 else Select(parts=parts)
+
+    def common_tables(self) -> None:
+        """Read WITH, if it is there, in front of a query, UPDATE or DELETE."""
+        if self.accept("WITH"):
+            self.named, recursive = dict(self.named), self.accept("RECURSIVE")
+            self.listed(lambda: self.common_table(recursive))
 
     def common_table(self, recursive: bool) -> None:
         name, names = self.name(), None
@@ -106,6 +111,8 @@ class Selects(Grammar):
         found = Select(distinct=self.accept("DISTINCT"))
         if not found.distinct:
             self.accept("ALL")
+        while any(self.accept(hint) for hint in HINTS):
+            pass
         found.items = self.listed(self.item)
         self.into_variables()
         if self.accept("FROM") and not self.accept("DUAL"):

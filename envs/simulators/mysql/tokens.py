@@ -29,7 +29,7 @@ CALLED = {
     "SCHEMA",
 }  # reserved, and functions
 CALLED |= {"ROW_NUMBER", "RANK", "DENSE_RANK", "PERCENT_RANK", "CUME_DIST", "NTILE", "LAG", "LEAD", "FIRST_VALUE"}
-CALLED |= {"LAST_VALUE", "NTH_VALUE"}
+CALLED |= {"LAST_VALUE", "NTH_VALUE", "CHAR"}
 SPREADS = {  # aggregate -> whether of a sample, whether the root
     "STD": (False, True),
     "STDDEV": (False, True),

@@ -19,6 +19,7 @@ from envs.simulators.shell.words import NAME
 RESERVED = "if then elif else fi for while until do done case esac in function select time { } [[ ]] ! coproc"
 SHOPT = """checkwinsize cmdhist dotglob expand_aliases extglob failglob globstar huponexit inherit_errexit lastpipe
 nocaseglob nocasematch nullglob sourcepath xpg_echo"""
+NOT_SIMULATED = {"failglob", "inherit_errexit", "lastpipe", "nocaseglob", "xpg_echo"}  # options of shopt
 
 
 USAGE = {
@@ -185,6 +186,8 @@ def shopt(sh, argv) -> int:
     for name in names or (sorted(known) if "s" not in flags and "u" not in flags else ()):
         if name not in known:
             status = sh.fail(f"{name}: invalid {'option' if 'o' in flags else 'shell option'} name")
+        elif "s" in flags and name in NOT_SIMULATED:
+            status = sh.fail(f"{name}: this option is not simulated")
         elif "s" in flags or "u" in flags:
             sh.options[known[name]] = "s" in flags
         else:

@@ -60,7 +60,8 @@ def fields(sh, word: Word) -> list[str]:
     glob = EXTENDED if sh.options["extglob"] else GLOB
     for field in found:
         if not sh.options["f"] and any(kind != QUOTED and glob.search(text) for kind, text in field):
-            paths = patterns.expand_path(sh, as_pattern(field, sh.options["extglob"]), sh.options["dotglob"])
+            pattern = as_pattern(field, sh.options["extglob"])
+            paths = patterns.expand_path(sh, pattern, sh.options["dotglob"], sh.options["globstar"])
             if paths:
                 out += paths
                 continue

@@ -5,7 +5,7 @@ A backslash in a pattern protects the next character. Where extended globs are o
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from envs.simulators.shell.files import MAX_TEXT, READ, Caller, Timeout
@@ -268,8 +268,9 @@ def substitute(pattern: str, text: str, new: str, every: bool, tick: Tick) -> st
     return "".join(out) + text[at:]
 
 
-def expand_path(caller: Caller, pattern: str, hidden: bool = False) -> list[str]:
-    """Return the paths that match a pattern, sorted by bytes; with `hidden` a star matches a leading dot."""
+def expand_path(caller: Caller, pattern: str, hidden: bool = False, deep: bool = False) -> list[str]:
+    """Return the paths that match a pattern, sorted by bytes. hidden: a star matches a leading dot. deep: a part `**`
+    matches any number of folders, and as the last part also their files (globstar)."""
     parts = pattern.split("/")
     found = ["/"] if pattern.startswith("/") else [""]
     for place, part in enumerate(parts):
@@ -279,11 +280,29 @@ def expand_path(caller: Caller, pattern: str, hidden: bool = False) -> list[str]
             if last:
                 found = [path for path in found if caller.is_dir(path or ".")]
             continue
+        if deep and part == "**":
+            ends = last or parts[place + 1 :] == [""]
+            own = [path.rstrip("/") + "/" if last else path for path in found if path or not ends]
+            found = [*own, *(below for path in found for below in _below(caller, path, last, hidden))]
+            continue
         following = []
         for path in found:
             following += _step(caller, path, part, last, hidden)
         found = following
-    return sorted(found)
+    return sorted(set(found)) if deep else sorted(found)
+
+
+def _below(caller: Caller, path: str, files: bool, hidden: bool) -> Iterator[str]:
+    """Yield the folders below a folder, at any depth, and with `files` what is in them; links are not followed."""
+    folders = [path]
+    while folders:
+        for name in _step(caller, folders.pop(), "*", True, hidden):
+            node = caller.find(name, follow=False)
+            is_folder = node is not None and node.kind == "dir"
+            if is_folder:
+                folders.append(name)
+            if files or is_folder:
+                yield name
 
 
 def _step(caller: Caller, path: str, part: str, last: bool, hidden: bool) -> list[str]:

@@ -55,7 +55,10 @@ class Interpreter(Control):
                 parser.warnings.clear()
                 if program is None:
                     return self.status
-                self.sequence(program)
+                if self.options["n"]:
+                    self.status = 0  # only the syntax is checked, from the line after `set -n` on
+                else:
+                    self.sequence(program)
             except tree.SyntaxFailed as failure:
                 self.syntax_error(failure, kind)
                 self.status = failure.status

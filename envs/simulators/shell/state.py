@@ -14,7 +14,7 @@ from envs.simulators.shell.process import Process
 from envs.simulators.shell.tree import Assign, Function, SyntaxFailed, Word, index_word, plain_word
 
 MAX_NESTING = 150  # functions, subshells, substitutions and scripts inside one another
-OPTIONS = dict.fromkeys([*"efuxnCav", "pipefail", "nullglob", "dotglob", "nocasematch", "extglob"], False)
+OPTIONS = dict.fromkeys([*"efuxnCav", "pipefail", "nullglob", "dotglob", "nocasematch", "extglob", "globstar"], False)
 LONG_OPTIONS = {
     "allexport": "a", "errexit": "e", "errtrace": "E", "noglob": "f", "noexec": "n", "nounset": "u", "verbose": "v",
     "xtrace": "x", "noclobber": "C", "pipefail": "pipefail", "posix": "posix", "physical": "P", "monitor": "m",

@@ -3,12 +3,14 @@
 from functools import cache, partial
 
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
-from envs.simulators.shell.commands.options import getopt, nodes, ordered, quote
+from envs.simulators.shell.commands.options import Fail, nodes, ordered, quote, quote_value
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
+from envs.simulators.shell.patterns import matches
 from envs.simulators.shell.process import Process
 
-SHORT = "aAcCdfFgGhHiklLnNopqrRsStuUx1"
+SHORT = "aAcCdfFgGhHiklLnNopqrRsStuUxX1"
+SORTS = {"size": "S", "time": "t", "none": "U", "extension": "X"}
 LONG = {"all": "a", "almost-all": "A", "directory": "d", "classify::": "F", "human-readable": "h", "inode": "i"}
 LONG |= {"numeric-uid-gid": "n", "no-group": "G", "reverse": "r", "recursive": "R", "size": "s", "sort:": "1s"}
 LONG |= {"color::": "1c", "full-time": "1f", "time-style:": "1t", "dereference": "L", "file-type": "p"}
@@ -22,7 +24,7 @@ def ls(p: Process) -> int:
     for name in names or ["."]:
         follow = not (listing.long or "F" in listing.flags) or name.endswith("/") or listing.deref
         try:
-            node = p.find(name, follow) or p.lookup(name, follow=False)
+            node = p.find(name, follow) or p.lookup(name, follow=listing.deref)
         except OSError as error:
             listing.status = p.fail(f"cannot access {quote(name)}: {error.strerror}", 2)
             continue
@@ -49,9 +51,10 @@ class Listing:
         forms = [flag for flag, _ in options if flag in "lgon1Cx" or flag == "1f"]
         self.long = (bool(forms) and forms[-1] in ("l", "g", "o", "n", "1f")) or bool(self.flags & {"l", "g", "o", "n"})
         self.style = "full-iso" if "1f" in self.flags else chosen.get("1t", "")
-        orders = [flag for flag, _ in options if flag in "StUf"]
-        word = {"size": "S", "time": "t", "none": "U"}.get(chosen.get("1s", ""))
-        self.order = word or (orders[-1] if orders else "")
+        if chosen.get("1s", "none") not in SORTS:
+            raise Fail(f"invalid argument {quote_value(chosen['1s'])} for '--sort'", 2, try_help=True)
+        orders = [SORTS[value] if flag == "1s" else flag for flag, value in options if flag in ("1s", *"StUfX")]
+        self.order = orders[-1] if orders else ""
         self.all = "a" in self.flags or "f" in self.flags
         self.deref = "L" in self.flags
         self.atime = "u" in self.flags
@@ -87,7 +90,9 @@ class Listing:
         if self.order in ("U", "f"):
             return entries
         entries = sorted(entries, key=lambda entry: entry[0])
-        if self.order == "S":
+        if self.order == "X":
+            entries.sort(key=lambda entry: entry[0][1:].rpartition(".")[1:] if "." in entry[0][1:] else ())
+        elif self.order == "S":
             entries.sort(key=lambda entry: -_size(entry[1]))
         elif self.order == "t":
             entries.sort(key=lambda entry: -(entry[1].atime if self.atime else entry[1].mtime))
@@ -173,8 +178,10 @@ def human(size: int) -> str:
 
 def du(p: Process) -> None:
     long = {"all": "a", "bytes": "b", "total": "c", "human-readable": "h", "summarize": "s", "max-depth:": "d"}
-    long |= {"apparent-size": "A", "kilobytes": "k", "exclude:": "X", "null": "0", "separate-dirs": "S"}
-    chosen, names = getopt(p.argv, "abcd:hkmsxBLDHlS0", long)
+    long |= {"apparent-size": "A", "kilobytes": "k", "exclude:": "E", "null": "0", "separate-dirs": "S"}
+    options, names = ordered(p.argv, "abcd:hkmsxS0", long)
+    chosen, excluded = dict(options), [value for flag, value in options if flag == "E"]
+    end = "\0" if "0" in chosen else "\n"
     deepest = 0 if "s" in chosen else int(chosen["d"][:9]) if chosen.get("d", "").isdecimal() else 10**6
 
     def size(node: Node) -> int:
@@ -195,14 +202,18 @@ def du(p: Process) -> None:
         total = size(node)
         start = path if path != "/" else ""
         for name in sorted(node.data) if node.kind == "dir" else ():
-            total += walk(f"{start}/{name}", node.data[name], depth + 1)
+            below = f"{start}/{name}"
+            if any(matches(pattern, one, p.tick) for pattern in excluded for one in (name, below)):
+                continue
+            size_below = walk(below, node.data[name], depth + 1)
+            total += 0 if "S" in chosen and node.data[name].kind == "dir" else size_below
         if depth <= deepest and (node.kind == "dir" or "a" in chosen or not depth):
-            p.out(f"{text(total)}\t{path}\n")
+            p.out(f"{text(total)}\t{path}{end}")
         return total
 
     everything = sum(walk(name, node, 0) for name, node in nodes(p, names or ["."], "cannot access", follow=False))
     if "c" in chosen:
-        p.out(f"{text(everything)}\ttotal\n")
+        p.out(f"{text(everything)}\ttotal{end}")
 
 
 COMMANDS = {"ls": ls, "du": du, "dir": ls}

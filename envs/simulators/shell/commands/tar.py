@@ -13,7 +13,14 @@ from envs.simulators.shell.patterns import matches
 from envs.simulators.shell.process import Process
 
 TAR = {"create": "c", "extract": "x", "get": "x", "list": "t", "gzip": "z", "file:": "f", "directory:": "C"}
-TAR |= {"verbose": "v", "exclude:": "X", "same-permissions": "p", "preserve-permissions": "p", "strip-components:": "1"}
+TAR |= {
+    "verbose": "v",
+    "exclude:": "E",
+    "exclude-from:": "X",
+    "same-permissions": "p",
+    "preserve-permissions": "p",
+    "strip-components:": "1",
+}
 TAR |= {"no-same-owner": "4", "auto-compress": "a", "absolute-names": "P"}
 MANY = "You may not specify more than one '-Acdtrux', '--delete' or  '--test-label' option"
 NONE = "You must specify one of the '-Acdtrux', '--delete' or '--test-label' options"
@@ -36,8 +43,11 @@ def tar(p: Process) -> None:
             operands.append((folder, value))
         elif flag == "C":
             folder = value if value.startswith("/") else f"{folder}/{value}"
-        elif flag == "X":
+        elif flag == "E":
             exclude.append(value)
+        elif flag == "X":
+            with failing(f"{value}: Cannot open", 2):
+                exclude += [line for line in text(p.read(value)).splitlines() if line]
         else:
             chosen[flag] = value
     mode = [flag for flag in "cxt" if flag in chosen]

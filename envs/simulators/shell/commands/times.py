@@ -12,6 +12,8 @@ LAST = 253402300799.0  # seconds: the end of the year 9999, beyond which nothing
 SECONDS = {"sec": 1, "second": 1, "min": 60, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 SECONDS |= {"fortnight": 1209600}
 CLOCK_TIME = r"(?:^| )(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?: ?(am|pm)| ?([+-]) ?(\d{1,4})\b)?"
+HOUR = r"(?:^| )(\d{1,2}) ?(am|pm)\b"
+DATE = r"(?:(?<= )|^)(?:(\d{4})[-/](\d{1,2})[-/](\d{1,2})(?:[t ]|$)|(\d{4})(\d\d)(\d\d)(?: |$))"
 
 
 class TimeError(ValueError):
@@ -88,17 +90,23 @@ def parse_time(text: str, now: float, tz: str = "") -> float:
         rf"(?:{WEEKDAY},? +)?([a-z]{{3,9}} +\d{{1,2}}) +([\d:]+(?: [ap]m)?)(?: +[a-z]{{3,4}})? +(\d{{4}})", rest
     ):
         rest = f"{found[1]}, {found[3]} {found[2]}"  # as date itself prints it
-    when, timed = moment(now), False
+    when, dated, timed = moment(now), False, False
     try:
-        if (found := re.match(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[t ]|$)", rest)) or (
-            found := re.match(r"(\d{4})(\d\d)(\d\d)(?: |$)", rest)
-        ):
-            when, rest, timed = datetime(*map(int, found.groups()), tzinfo=UTC), rest[found.end() :], True
+        if found := re.search(DATE, rest):
+            when, timed = datetime(*(int(part) for part in found.groups() if part), tzinfo=UTC), True
+            dated = True
+            rest = f"{rest[: found.start()]} {rest[found.end() :]}".strip()
         elif found := re.match(r"(\d{1,2})/(\d{1,2})/(\d{4})(?: |$)", rest):
             when = datetime(int(found[3]), int(found[1]), int(found[2]), tzinfo=UTC)
-            rest, timed = rest[found.end() :], True
+            rest, dated, timed = rest[found.end() :], True, True
         elif found := _named_month(rest, when.year):
-            when, rest, timed = found[0], found[1], True
+            when, rest, dated, timed = found[0], found[1], True, True
+        if found := re.fullmatch(r" ?(?:(\d{1,2})|(\d\d)(\d\d))", rest):  # an hour, or hour and minute
+            rest = f"{found[1] or found[2]}:{found[3] or '00'}"
+        if found := re.search(HOUR, rest):
+            if int(found[1]) > 12:
+                raise TimeError
+            rest = f"{rest[: found.start()]} {found[1]}:00 {found[2]}{rest[found.end() :]}"
         if found := re.search(CLOCK_TIME, rest):
             hour = int(found[1]) % 12 + 12 * (found[4] == "pm") if found[4] else int(found[1])
             when = when.replace(hour=hour, minute=int(found[2]), second=int(found[3] or 0), microsecond=0)
@@ -106,7 +114,9 @@ def parse_time(text: str, now: float, tz: str = "") -> float:
                 ahead = int(shift) * 60 if len(shift) < 3 else int(shift[:-2]) * 60 + int(shift[-2:])
                 when -= timedelta(minutes=ahead if found[5] == "+" else -ahead)
             rest, timed = rest[: found.start()] + " " + rest[found.end() :], True
-        return _shifted(when, rest, timed).timestamp()
+        if not rest.strip() and not timed:  # an empty text is the beginning of the day
+            when = when.replace(hour=0, minute=0, second=0, microsecond=0)
+        return _shifted(when, rest, dated, timed).timestamp()
     except (ValueError, OverflowError):
         raise TimeError from None
 
@@ -129,31 +139,33 @@ def _index(names: list[str], word: str) -> int | None:
     return next((i for i, name in enumerate(names) if len(word) >= 3 and name.lower().startswith(word)), None)
 
 
-def _shifted(when: datetime, rest: str, timed: bool) -> datetime:
-    """Return a date shifted by words: `2 days ago`, `+1 week`, `next friday`."""
+def _shifted(when: datetime, rest: str, dated: bool, timed: bool) -> datetime:
+    """Return a date shifted by words: `2 days ago`, `+1 week`, `next friday`. A weekday means nothing beside a date
+    (`dated`), and keeps a time of day that was given (`timed`)."""
     rest = re.sub(r"([+-])\s+(?=\d)", r"\1", rest.replace("utc", "").replace("gmt", ""))
     words = re.findall(r"[+-]?\d{1,9}|[a-z]+|[^\s\w+-]", rest)  # a sign before a word means nothing
     while words:
         word = words.pop(0)
         if word in ("now", "today", "z", ","):
             continue
-        if word == "midnight":
-            when = when.replace(hour=0, minute=0, second=0, microsecond=0)
-        elif word == "noon":
-            when = when.replace(hour=12, minute=0, second=0, microsecond=0)
-        elif word in ("yesterday", "tomorrow"):
+        if word in ("yesterday", "tomorrow"):
             when += timedelta(days=1 if word == "tomorrow" else -1)
-        elif re.fullmatch(r"[+-]?\d+", word) or word in ("next", "last", "a", "this"):
-            count = {"next": 1, "last": -1, "a": 1, "this": 0}.get(word)
+        elif re.fullmatch(r"[+-]?\d+", word) or word in ("next", "last", "this"):
+            count = {"next": 1, "last": -1, "this": 0}.get(word)
             count = int(word) if count is None else count
             unit = words.pop(0) if words else ""
             day = _index(DAYS, unit)
+            if day is not None and words[:1] == ["ago"]:
+                raise TimeError
             if words[:1] == ["ago"]:
                 count = -count
                 words.pop(0)
-            when = _to_weekday(when, day, max(count, 0)) if day is not None else _moved(when, count, unit.rstrip("s"))
+            if day is None:
+                when = _moved(when, count, unit.rstrip("s"))
+            elif not dated:
+                when = _to_weekday(when, day, count, timed)
         elif (day := _index(DAYS, word)) is not None:
-            when = when if timed else _to_weekday(when, day, 0)
+            when = when if dated else _to_weekday(when, day, 0, timed)
         elif word.rstrip("s") in (*SECONDS, "month", "year"):
             count = -1 if words[:1] == ["ago"] else 1
             words = words[1:] if count < 0 else words
@@ -163,10 +175,11 @@ def _shifted(when: datetime, rest: str, timed: bool) -> datetime:
     return when
 
 
-def _to_weekday(when: datetime, day: int, weeks: int) -> datetime:
+def _to_weekday(when: datetime, day: int, weeks: int, timed: bool) -> datetime:
+    """Return the next such weekday, today included, `weeks` weeks on: 1 is the one after today, -1 the last one."""
     ahead = (day - when.weekday()) % 7
-    days = ahead + 7 * (weeks - 1) if weeks and ahead else ahead + 7 * weeks
-    return (when + timedelta(days=days)).replace(hour=0, minute=0, second=0, microsecond=0)
+    when += timedelta(days=ahead + 7 * (weeks - (weeks > 0 and ahead > 0)))
+    return when if timed else when.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def _moved(when: datetime, count: int, unit: str) -> datetime:

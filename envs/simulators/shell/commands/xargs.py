@@ -21,6 +21,7 @@ def xargs(p: Process) -> int | None:
         if flag in "nL" and not int(chosen[flag][:9]):
             raise Fail(f"value {chosen[flag]} for -{flag} option should be >= 1", try_help=True)
     data = read(p, chosen["a"]) if "a" in chosen else read(p, "-")
+    last = chosen.get("E")  # the item at which input ends
     marker = chosen.get("I") or ("{}" if "I" in chosen or "i" in chosen else None)
     if "0" in chosen or "d" in chosen:
         escapes = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
@@ -31,6 +32,10 @@ def xargs(p: Process) -> int | None:
         rows = [_unquoted(line)[:1] if re.search(r"['\"\\]", line) else [line] for line in rows]
     else:
         rows = [items for line in data.split("\n") if (items := _unquoted(line))]
+    if last and not chosen.keys() & {"0", "d"}:
+        ended = next((i for i, items in enumerate(rows) if last in items), len(rows))
+        cut = [items[: items.index(last)] for items in rows[ended : ended + 1]]
+        rows = rows[:ended] + [items for items in cut if items]
     if marker is not None:
         calls = [_filled(p, command, marker, row[0]) for row in rows]
     else:

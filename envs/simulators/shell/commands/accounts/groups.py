@@ -12,8 +12,8 @@ def group_number(value: str) -> str:
 
 
 def groupadd(p: Process) -> None:
-    long = {"force": "f", "gid:": "g", "key:": "K", "non-unique": "o", "password:": "p", "system": "r", "users:": "U"}
-    accounts, chosen, (name,) = opened(p, "groupadd [options] GROUP", "fg:K:op:rU:", long, least=1)
+    long = {"force": "f", "gid:": "g", "non-unique": "o", "password:": "p", "system": "r", "users:": "U"}
+    accounts, chosen, (name,) = opened(p, "groupadd [options] GROUP", "fg:op:rU:", long, least=1)
     gid = group_number(chosen["g"]) if "g" in chosen else None
     if not valid_name(name):
         raise Fail(f"'{name}' is not a valid group name", 3)

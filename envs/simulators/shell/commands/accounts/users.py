@@ -9,7 +9,7 @@ from envs.simulators.shell.files import text
 from envs.simulators.shell.process import Process
 
 USERADD = {"badname": "B", "base-dir:": "b", "comment:": "c", "home-dir:": "d", "expiredate:": "e"}
-USERADD |= {"inactive:": "f", "gid:": "g", "groups:": "G", "skel:": "k", "key:": "K", "no-log-init": "l"}
+USERADD |= {"inactive:": "f", "gid:": "g", "groups:": "G", "skel:": "k", "no-log-init": "l"}
 USERADD |= {"create-home": "m", "no-create-home": "M", "no-user-group": "N", "non-unique": "o", "password:": "p"}
 USERADD |= {"system": "r", "shell:": "s", "uid:": "u", "user-group": "U"}
 USERMOD = {"append": "a", "badname": "b", "comment:": "c", "home:": "d", "expiredate:": "e", "inactive:": "f"}
@@ -19,7 +19,7 @@ USERMOD |= {"password:": "p", "remove": "r", "shell:": "s", "uid:": "u", "unlock
 
 def useradd(p: Process) -> None:
     usage = "useradd [options] LOGIN\n       useradd -D\n       useradd -D [options]"
-    accounts, chosen, (name,) = opened(p, usage, "b:c:d:e:f:g:G:k:K:lmMNop:rs:u:U", USERADD, least=1)
+    accounts, chosen, (name,) = opened(p, usage, "b:c:d:e:f:g:G:k:lmMNop:rs:u:U", USERADD, least=1)
     _check(p, accounts, chosen, "comment")
     if "U" in chosen and "g" in chosen:
         raise accounts.misused("options -U and -g conflict")

@@ -275,6 +275,25 @@ class Editor(Keys):
             copied, at = self.lines[low - 1 : high], found[0]
             self.lines[at:at] = copied
             self.row, self.changed = at + len(copied) - 1, True
+        elif name in ("m", "mo", "move"):
+            found = self.address(body)
+            if found is None:
+                raise Wrong("E14: Invalid address")
+            at = found[0]
+            if low <= at < high:
+                raise Wrong("E134: Cannot move a range of lines into itself")
+            moved = self.lines[low - 1 : high]
+            del self.lines[low - 1 : high]
+            at -= len(moved) if at >= high else 0
+            self.lines[at:at] = moved
+            self.row, self.changed = at + len(moved) - 1, True
+        elif name in ("sor", "sort"):
+            if body.strip("u! "):
+                raise Wrong(f"E474: Invalid argument: {body}")
+            first, last = (low, high) if given else (1, len(self.lines))
+            lines = sorted(self.lines[first - 1 : last], reverse="!" in body)
+            self.lines[first - 1 : last] = list(dict.fromkeys(lines)) if "u" in body else lines
+            self.changed = True
         elif name in ("j", "join"):
             high = high if high > low else low + 1
             joined = " ".join(line if i == 0 else line.lstrip() for i, line in enumerate(self.lines[low - 1 : high]))
