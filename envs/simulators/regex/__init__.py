@@ -1,4 +1,5 @@
-"""POSIX regular expressions over bytes, in a bounded number of steps: syntax.py parses, match.py matches.
+"""POSIX and Perl regular expressions over bytes, in a bounded number of steps.
 
-grep, sed, awk, find, expr, vi and [[ =~ ]] of the shell use them, and MySQL's REGEXP.
+syntax.py parses POSIX's dialects, perl.py Perl's, match.py matches. grep, sed, awk, find, expr, vi and [[ =~ ]] of the
+shell use them, and MySQL's REGEXP.
 """

@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from envs.simulators.regex.syntax import WORD, Parser, PerlParser, RegexError
+from envs.simulators.regex.perl import PerlParser
+from envs.simulators.regex.syntax import WORD, Parser, RegexError
 
 MOST_INSTRUCTIONS = 20_000  # of a compiled expression: "Regular expression too big" beyond
 FAST_STEPS = 1 << 19  # most steps that a search with Python's `re` may take by our estimate
@@ -25,6 +26,7 @@ PLACES = {  # assertions in Python's words
     "line end": r"(?m:$)",
     "text start": r"\A",
     "text end": r"\Z",
+    "last line end": r"(?=\n?\Z)",
     "word start": r"(?<![A-Za-z0-9_])(?=[A-Za-z0-9_])",
     "word end": r"(?<=[A-Za-z0-9_])(?![A-Za-z0-9_])",
     "no word before": "(?<![A-Za-z0-9_])",
@@ -38,9 +40,11 @@ PLACES = {  # assertions in Python's words
 def compile_regex(
     pattern: str, dialect: str = "basic", icase: bool = False, lines: bool = False, bounds: str = ""
 ) -> "Regex":
-    """Compile an expression in the dialect "basic", "extended", "sed", "sed extended", "awk", "perl" or "fixed" (plain
-    text). With `lines`, ^ and $ also match around newlines. `bounds`: match only "w", words, or "x", whole lines.
-    Raises RegexError if the expression is invalid.
+    """Compile an expression in a dialect: "basic" (grep and expr), "extended" (grep -E), "posix" (extended expressions
+    of the C library), "sed", "sed extended", "awk", "perl" or "fixed" (plain text).
+
+    With `lines`, ^ and $ also match around newlines. `bounds`: match only "w", words, or "x", whole lines. Raises
+    RegexError if the expression is invalid.
     """
     if dialect == "fixed":
         both = (lambda c: frozenset((c.lower(), c.upper()))) if icase else frozenset
@@ -97,15 +101,22 @@ class Regex:
             self.program = assemble(self.tree, self.groups)
         seen: set = set()
         for begin in range(start, len(text) + 1):
-            found = self._run(self.program, text, begin, seen, spend)
+            found = self._run(self.program, text, begin, (-1, -1) * self.groups + (begin,), seen, spend)
             if found:
-                return found
+                end, marks = found
+                return (marks[-1], end, *marks[:-1])
         return None
 
-    def _run(self, program: list, text: str, begin: int, seen: set, spend) -> tuple | None:
-        """Return the match that begins at one position. `seen` holds the states known not to lead to another one."""
+    def _run(
+        self, program: list, text: str, begin: int, marks: tuple, seen: set, spend, end: int | None = None
+    ) -> tuple[int, tuple] | None:
+        """Return the end of the match that begins at one position, and the marks: where groups begin and end, and \\K.
+
+        `marks` are those before the match, and `end` is where it must end, if given. `seen` holds the states known not
+        to lead to another match.
+        """
         best, best_end, size, steps = None, -1, len(text), 0
-        stack = [(0, begin, (-1, -1) * self.groups + (begin,))]
+        stack = [(0, begin, marks)]
         while stack:
             pc, at, marks = stack.pop()
             while True:
@@ -134,27 +145,35 @@ class Regex:
                         break
                     at += len(word)
                 elif op == "look":
-                    if not self._looks(value, text, at, spend):
+                    marks = self._look(value, text, at, marks, spend)
+                    if marks is None:
                         break
+                elif op == "atomic":
+                    found = self._run(value, text, at, marks, set(), spend)
+                    if found is None:
+                        break
+                    at, marks = found
                 else:
-                    if at > best_end:
+                    if at > best_end and end in (None, at):
                         best, best_end = marks, at
-                    if self.first:
-                        stack.clear()
+                        if self.first:
+                            stack.clear()
                     break
                 pc = after
         if spend:
             steps &= 1023
             spend(1 + (steps if self.backrefs else steps // VISITS))
-        return None if best is None else (best[-1], best_end, *best[:-1])
+        return None if best is None else (best_end, best)
 
-    def _looks(self, value: tuple, text: str, at: int, spend) -> bool:
-        """Return whether a look-around holds at a position."""
-        program, ahead, negated = value
-        if ahead:
-            return (self._run(program, text, at, set(), spend) is None) == negated
-        ends = (self._run(program, text[:at], begin, set(), spend) for begin in range(at, -1, -1))
-        return any(found and found[1] == at for found in ends) != negated
+    def _look(self, value: tuple, text: str, at: int, marks: tuple, spend) -> tuple | None:
+        """Return the marks behind a look-around at a position; None if it does not hold."""
+        program, widths, negated = value
+        begins, end = ([at], None) if widths is None else ([at - width for width in widths if width <= at], at)
+        for begin in begins:
+            found = self._run(program, text, begin, marks, set(), spend, end)
+            if found:
+                return None if negated else found[1]
+        return marks if negated else None
 
 
 def _holds(place: str, text: str, at: int) -> bool:
@@ -163,6 +182,8 @@ def _holds(place: str, text: str, at: int) -> bool:
         return at == 0
     if place in ("end", "text end"):
         return at == len(text)
+    if place == "last line end":
+        return at == len(text) or (at == len(text) - 1 and text[at] == "\n")
     if place == "line start":
         return at == 0 or text[at - 1] == "\n"
     if place == "line end":
@@ -209,6 +230,8 @@ def assemble(tree: tuple, groups: int) -> list[tuple]:
                 program[jump][2] = len(program)
         elif kind == "look":
             put("look", (assemble(node[3], groups), node[1], node[2]))
+        elif kind == "atomic":
+            put("atomic", assemble(node[1], groups))
         elif kind == "keep":
             put("save", 2 * groups)
         else:
@@ -252,8 +275,8 @@ def _size(node: tuple) -> int:
         return _size(node[2]) + 2
     if kind == "alt":
         return sum(map(_size, node[1])) + 2 * (len(node[1]) - 1)
-    if kind == "look":
-        return _size(node[3]) + 1  # those inside are a program of their own
+    if kind in ("look", "atomic"):
+        return _size(node[-1]) + 1  # those inside are a program of their own
     if kind in ("rep", "lazy"):
         _, body, least, most = node
         once = _size(body)
@@ -276,7 +299,7 @@ def _cost(node: tuple) -> tuple[int, int, bool]:
     if kind == "alt":
         parts = [_cost(part) for part in node[1]]
         return min(sum(part[0] for part in parts) + 1, 1 << 20), max(part[1] for part in parts), False
-    if kind in ("look", "keep"):
+    if kind in ("look", "keep", "atomic"):
         return (1, 1, True) if kind == "look" and _python_look(node) else (1 << 20, 0, True)
     if kind in ("rep", "lazy"):
         _, body, least, most = node
@@ -314,8 +337,8 @@ def _python(node: tuple) -> str:
 
 def _python_look(node: tuple) -> str:
     """Return a look-around as Python's, "" unless it is of a single character."""
-    _, ahead, negated, body = node
-    return f"(?{'' if ahead else '<'}{'!' if negated else '='}{_python(body)})" if body[0] == "set" else ""
+    _, widths, negated, body = node
+    return f"(?{'' if widths is None else '<'}{'!' if negated else '='}{_python(body)})" if body[0] == "set" else ""
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,8 @@
 """Parse a regular expression to its tree, in the dialects of match.py.
 
 A tree is tuples: ("set", characters), ("cat" | "alt", parts), ("group", number, body), ("rep" | "lazy", body, least,
-most or None), ("back", number), ("place", name), ("look", ahead, negated, body), ("keep",).
+most or None), ("back", number), ("place", name). Perl's dialect, in perl.py, adds ("atomic", body), ("keep",) and
+("look", widths, negated, body): the widths of a look-behind's alternatives, or None for a look-ahead.
 """
 
 import re
@@ -29,7 +30,8 @@ CLASSES = {
 ESCAPED_SETS = {"w": WORD, "W": ANY - WORD, "s": SPACE, "S": ANY - SPACE}
 ESCAPED_PLACES = {"<": "word start", ">": "word end", "b": "edge", "B": "no edge", "`": "text start", "'": "text end"}
 AWK_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b", "/": "/", '"': '"'}
-SED_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a"}
+AWK_CODE = re.compile("x([0-9a-fA-F]{1,2})|([0-7]{1,3})")
+SED_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "\\": "\\"}
 
 
 class RegexError(ValueError):
@@ -40,10 +42,12 @@ class Parser:
     """Parse one expression of the POSIX dialects."""
 
     def __init__(self, text: str, dialect: str, icase: bool, lines: bool):
-        self.text, self.at, self.icase, self.lines = text, 0, icase, lines
-        self.extended = dialect in ("extended", "sed extended", "awk")
+        self.text, self.at = text, 0
+        self.flags = frozenset("i" * icase + "m" * lines)
         self.dialect = dialect
-        self.escapes = {"awk": AWK_ESCAPES, "sed": SED_ESCAPES, "sed extended": SED_ESCAPES}.get(dialect, {})
+        self.extended = dialect in ("extended", "posix", "sed extended", "awk", "perl")
+        self.strict = dialect in ("posix", "sed extended")  # an operator with nothing to repeat is an error
+        self.escapes = SED_ESCAPES if dialect in ("sed", "sed extended") else {}
         self.groups, self.closed, self.depth, self.backrefs = 0, set(), 0, False
 
     def parse(self) -> tuple:
@@ -77,12 +81,12 @@ class Parser:
             return True
         if not self.peek(")"):
             return False
-        return self.depth > 1 or self.dialect != "extended"  # an unmatched ) is a character to grep -E
+        return self.depth > 1 or self.dialect not in ("extended", "posix")  # where an unmatched ) is a character
 
     def branch(self) -> tuple:
         parts: list[tuple] = []
         while not self.at_end_of_branch():
-            atom = self.atom(first=not parts or parts == [("place", "start")])
+            atom = self.atom(parts)
             if atom is None:
                 continue
             parts.append(self.repeated(atom))
@@ -91,34 +95,42 @@ class Parser:
         return parts[0] if len(parts) == 1 else ("cat", parts)
 
     def repeated(self, atom: tuple) -> tuple:
+        """Read the repetitions of an atom. After an anchor only grep -E and awk allow one."""
+        if atom[0] == "place" and self.dialect not in ("extended", "awk"):
+            return atom
         while True:
-            if self.text.startswith("*", self.at):
-                self.at += 1
-                bounds = (0, None)
-            elif self.take("+"):
-                bounds = (1, None)
-            elif self.take("?"):
-                bounds = (0, 1)
-            elif self.peek("{") and self.dialect != "awk":  # mawk 1.3.4 of 2020 has no intervals
-                bounds = self.interval()
-                if bounds is None:
-                    return atom
-            else:
+            begin = self.at
+            bounds = self.quantifier()
+            if bounds is None:
                 return atom
+            if self.dialect == "awk" and atom == ("place", "start") and self.text[begin] in "*+":
+                raise RegexError("syntax error ^* or ^+")
+            if self.dialect == "sed" and self.text.startswith(("*", "\\{"), self.at):
+                raise RegexError("Invalid preceding regular expression")
             if atom[0] == "rep" and atom[2] <= 1 and bounds[0] <= 1 and None in (atom[3], bounds[1]):
                 atom = ("rep", atom[1], min(atom[2], bounds[0]), None)  # a** is a*
             else:
-                atom = self.bounded(atom, bounds)
+                atom = ("rep", atom, *bounds)
 
-    def bounded(self, atom: tuple, bounds: tuple) -> tuple:
-        return ("rep", atom, *bounds)
+    def quantifier(self) -> tuple | None:
+        """Read the bounds of a repetition; None if none comes next."""
+        if self.text.startswith("*", self.at):
+            self.at += 1
+            return 0, None
+        if self.take("+"):
+            return 1, None
+        if self.take("?"):
+            return 0, 1
+        if self.peek("{") and self.dialect != "awk":  # mawk 1.3.4 of 2020 has no intervals
+            return self.interval()
+        return None
 
     def interval(self) -> tuple | None:
         """Read the bounds of {n}, {n,}, {,m} or {n,m}; None if the brace is a character."""
         shape = re.compile(r"\{(\d*)(,?)(\d*)\}" if self.extended else r"\\\{(\d*)(,?)(\d*)\\\}")
         found = shape.match(self.text, self.at)
         if not found or not (found[1] or found[2]):
-            if self.extended and self.dialect != "sed extended":
+            if self.extended and not self.strict:
                 return None
             rest = self.text[self.at :]
             closed = ("}" if self.extended else "\\}") in rest
@@ -132,9 +144,9 @@ class Parser:
         self.at = found.end()
         return least, most
 
-    def atom(self, first: bool) -> tuple | None:
-        text, at = self.text, self.at
-        char = text[at]
+    def atom(self, parts: list[tuple]) -> tuple | None:
+        """Read the next atom of a branch; `parts` are those before it."""
+        char = self.text[self.at]
         if self.take("("):
             return self.group()
         if char == "\\":
@@ -143,20 +155,27 @@ class Parser:
         if char == "[":
             return ("set", self.bracket())
         if char == ".":
-            return ("set", ANY - {"\n"} if self.dialect in ("basic", "extended") else ANY)
-        if char == "^" and (self.extended or first):
-            return ("place", "line start" if self.lines else "start")
+            return ("set", ANY)
+        if char == "^" and (self.extended or not parts):
+            return ("place", "line start" if "m" in self.flags else "start")
         if char == "$" and (self.extended or self.at_end_of_branch()):
-            return ("place", "line end" if self.lines else "end")
-        if first and char in "*+?" and (self.extended or char == "*"):
+            return ("place", "line end" if "m" in self.flags else "end")
+        if self.extended and char in "*+?{" and (not parts or parts[-1][0] == "place"):
             return self.operator_first(char)
         return ("set", self.cased(frozenset(char)))
 
     def operator_first(self, char: str) -> tuple | None:
-        """Handle a repetition of nothing: grep -E skips it, sed -E fails, elsewhere it is a character."""
-        if self.dialect == "sed extended":
+        """Handle an operator that repeats nothing: an error in sed -E and awk, while grep -E skips it.
+
+        grep -E and awk take a brace as a character.
+        """
+        if self.strict:
             raise RegexError("Invalid preceding regular expression")
-        return None if self.dialect == "extended" else ("set", frozenset(char))
+        if char == "{":
+            return ("set", frozenset(char))
+        if self.dialect == "awk":
+            raise RegexError("missing operand")
+        return None
 
     def group(self) -> tuple:
         self.groups += 1
@@ -172,14 +191,10 @@ class Parser:
         if self.at > len(self.text):
             raise RegexError("Trailing backslash")
         char = self.text[self.at - 1]
+        if self.dialect == "awk":
+            return ("set", self.awk_escape())
         if char in self.escapes:
             return ("set", frozenset(self.escapes[char]))
-        if self.dialect == "awk":
-            octal = re.compile("[0-7]{1,3}").match(self.text, self.at - 1)
-            if octal:
-                self.at = octal.end()
-                return ("set", frozenset(chr(int(octal[0], 8) & 255)))
-            return ("set", frozenset(char))
         if char in "123456789":
             if int(char) not in self.closed:
                 raise RegexError("Invalid back reference")
@@ -189,12 +204,21 @@ class Parser:
             return ("set", ESCAPED_SETS[char])
         if char in ESCAPED_PLACES:
             return ("place", ESCAPED_PLACES[char])
-        if not self.extended and char == "{":
+        if self.dialect == "sed" and char == "{":
             raise RegexError("Invalid preceding regular expression")
         return ("set", self.cased(frozenset(char)))
 
+    def awk_escape(self) -> frozenset:
+        """Return the character of awk's escape whose backslash has been read, and the character after it."""
+        char = self.text[self.at - 1]
+        code = AWK_CODE.match(self.text, self.at - 1)
+        if not code:
+            return frozenset(AWK_ESCAPES.get(char, char))
+        self.at = code.end()
+        return frozenset(chr(int(code[1], 16) if code[1] else int(code[2], 8) & 255))
+
     def cased(self, members: frozenset) -> frozenset:
-        if not self.icase:
+        if "i" not in self.flags:
             return members
         return members | {c.swapcase() for c in members if c in CLASSES["alpha"]}
 
@@ -223,9 +247,7 @@ class Parser:
             else:
                 members |= low
         found = self.cased(frozenset(members))
-        if not negated:
-            return found
-        return ANY - found - ({"\n"} if self.dialect in ("basic", "extended") else set())
+        return ANY - found if negated else found
 
     def member(self) -> frozenset:
         """Read one item of a bracket expression: a character or a class."""
@@ -243,80 +265,11 @@ class Parser:
             if len(name) != 1:
                 raise RegexError("Invalid collation character")
             return frozenset(name)
-        if text[at] == "\\" and self.escapes and kind in self.escapes:
-            self.at += 2
-            return frozenset(self.escapes[kind])
         if text[at] == "\\" and self.dialect == "awk" and kind:
             self.at += 2
-            return frozenset(kind)
+            return self.awk_escape()
+        if text[at] == "\\" and kind in self.escapes:
+            self.at += 2
+            return frozenset(self.escapes[kind])
         self.at += 1
         return frozenset(text[at])
-
-
-class PerlParser(Parser):
-    """Parse the dialect of grep -P: lazy repetition, look-around, \\K, \\d and the like."""
-
-    SETS = ESCAPED_SETS | {"d": CLASSES["digit"], "D": ANY - CLASSES["digit"], "h": CLASSES["blank"], "N": ANY - {"\n"}}
-
-    def __init__(self, text: str, icase: bool):
-        super().__init__(text, "extended", icase, lines=False)
-        self.escapes = SED_ESCAPES | {"e": "\x1b"}
-
-    def at_end_of_branch(self) -> bool:
-        return self.at >= len(self.text) or self.text[self.at] in "|)"
-
-    def operator_first(self, char: str) -> tuple | None:
-        raise RegexError("quantifier does not follow a repeatable item")
-
-    def bounded(self, atom: tuple, bounds: tuple) -> tuple:
-        """Read an atom's repetition; a ? after it makes it lazy."""
-        if self.text.startswith("?", self.at):
-            self.at += 1
-            return ("lazy", atom, *bounds)
-        return ("rep", atom, *bounds)
-
-    def group(self) -> tuple:
-        shape = re.compile(r"\?(:|=|!|<=|<!|P?<[A-Za-z_]\w*>|i\))").match(self.text, self.at)
-        if not shape:
-            return super().group()
-        self.at = shape.end()
-        kind = shape[1]
-        if kind == "i)":
-            self.icase = True
-            return ("cat", [])
-        if kind[-1] == ">":
-            return super().group()
-        body = self.alternatives()
-        if not self.take(")"):
-            raise RegexError("missing closing parenthesis")
-        return body if kind == ":" else ("look", "<" not in kind, "!" in kind, body)
-
-    def escape(self) -> tuple:
-        char = self.text[self.at + 1 : self.at + 2]
-        if char == "K":
-            self.at += 2
-            return ("keep",)
-        if char and char in self.SETS:
-            self.at += 2
-            return ("set", self.SETS[char])
-        if char and char in "AZz":
-            self.at += 2
-            return ("place", "text start" if char == "A" else "text end")
-        code = re.compile(r"\\x([0-9a-fA-F]{2})").match(self.text, self.at)
-        if code:
-            self.at = code.end()
-            return ("set", frozenset(chr(int(code[1], 16))))
-        if char in "<>`'":
-            self.at += 2
-            return ("set", frozenset(char))
-        return super().escape()
-
-    def member(self) -> frozenset:
-        char = self.text[self.at + 1 : self.at + 2]
-        if self.text[self.at] == "\\" and char and char in self.SETS:
-            self.at += 2
-            return self.SETS[char]
-        if self.text[self.at] == "\\" and char and not char.isalnum():
-            self.at += 2
-            return frozenset(char)
-        return super().member()

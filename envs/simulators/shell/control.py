@@ -247,7 +247,7 @@ class Control(Launching):
     def regex_matches(self, value: str, pattern: str) -> bool:
         """Evaluate =~ and set BASH_REMATCH."""
         try:
-            expression = compile_regex(pattern, "extended", self.options["nocasematch"])
+            expression = compile_regex(pattern, "posix", self.options["nocasematch"])
         except RegexError:
             raise TestFailed("[[: invalid regular expression") from None
         found = expression.search(value, 0, self.machine.tick)

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from fnmatch import translate
 from itertools import islice
 
 from envs.simulators.regex.match import RegexError, compile_regex
 from envs.simulators.shell.commands.options import Fail, failing, lines, ordered, read
+from envs.simulators.shell.patterns import matches
 from envs.simulators.shell.process import Process
 
 SHORT = "EFGPiyvwxclLnoqshHrRA:B:C:m:e:f:aIUzZd:0123456789"
@@ -36,6 +36,8 @@ def grep(p: Process) -> int:
         if not operands:
             raise Fail(USAGE, 2, plain=True)
         patterns = operands.pop(0).split("\n")
+    if kind == "P" and len(patterns) > 1:
+        raise Fail("the -P option only supports a single pattern", 2)
     search = Search(p, patterns, kind, flags, chosen, options)
     recursive = bool(flags & {"r", "R"}) or chosen.get("d") == "recurse"
     files = operands or (["."] if recursive else ["-"])
@@ -66,8 +68,10 @@ def _names(p: Process, files: list[str], recursive: bool, search: "Search", bare
     for name in files:
         node = p.find(name) if name != "-" else None
         if not (recursive and node and node.kind == "dir"):
-            if search.wanted(name, command_line=True) or name == "-":
+            if name == "-" or not search.skips(search.file_rules, name, command_line=True):
                 yield name
+            continue
+        if not bare and search.skips(search.folder_rules, name, command_line=True):
             continue
         yield from _inside(p, "" if bare else name.rstrip("/") + "/" if name != "/" else "/", node, search)
 
@@ -85,13 +89,13 @@ def _inside(p: Process, prefix: str, folder, search: "Search") -> Iterator[str]:
                 yield path
                 continue
         if node.kind == "dir":
-            if any(shape.match(name) for shape in search.skip_dirs):
+            if search.skips(search.folder_rules, name):
                 continue
             if p.may(node, 5):
                 yield from _inside(p, path + "/", node, search)
             else:
                 search.complain(path, "Permission denied")
-        elif search.wanted(name):
+        elif not search.skips(search.file_rules, name):
             yield path
 
 
@@ -107,8 +111,10 @@ class Search:
         self.after, self.before = (_length(chosen.get(flag, around), "context length argument") for flag in "AB")
         self.end = "\0" if "z" in flags else "\n"
         self.label = chosen.get("N", "(standard input)")
-        shapes = {flag: [re.compile(translate(v)) for f, v in options if f == flag] for flag in "+-/"}
-        self.include, self.exclude, self.skip_dirs = shapes["+"], shapes["-"], shapes["/"]
+        self.file_rules = [(flag, value) for flag, value in options if flag in ("+", "-")]
+        self.folder_rules = [(flag, value.rstrip("/") or "/") for flag, value in options if flag == "/"]
+        globs = [value for flag, value in options if flag in ("+", "-", "/")]
+        p.tick(sum(map(len, globs)) + (sum(map(len, patterns)) >> 1))  # to compile them
         case = [flag for flag, _ in options if flag in "iyJ"]
         dialect = {"G": "basic", "E": "extended", "F": "fixed", "P": "perl"}[kind]
         bounds = "x" if "x" in flags else "w" if "w" in flags else ""
@@ -122,16 +128,30 @@ class Search:
             raise Fail(str(error), 2) from None
         if kind == "E":
             for pattern in patterns:
-                if found := re.search(r"(?:^|(?<!\\)[(|])([*+?])", pattern):
+                if found := re.search(r"(?:^|(?<!\\)[(|])\^*([*+?])", pattern):
                     p.fail(f"warning: {found[1]} at start of expression")
         self.skip_folders = chosen.get("d") == "skip"
         self.context = bool(flags & set("ABC0123456789")) and bool(self.before or self.after)
 
-    def wanted(self, name: str, command_line: bool = False) -> bool:
-        base = name.rstrip("/").rpartition("/")[2]
-        if any(shape.match(base) or (command_line and shape.match(name)) for shape in self.exclude):
-            return False
-        return not self.include or any(shape.match(base) for shape in self.include)
+    def skips(self, rules: list[tuple[str, str]], name: str, command_line: bool = False) -> bool:
+        """Return whether rules skip a name.
+
+        The last rule that matches decides. If none does, the name is skipped if the first rule is an --include.
+        """
+        for flag, pattern in reversed(rules):
+            if self.fits(pattern, name, command_line):
+                return flag != "+"
+        return bool(rules) and rules[0][0] == "+"
+
+    def fits(self, pattern: str, name: str, command_line: bool) -> bool:
+        """Return whether a glob matches a name, or for a name from the command line a part of it after a slash."""
+        while True:
+            self.p.tick(1 + (len(pattern) * len(name) >> 7))
+            if matches(pattern, name, self.p.tick):
+                return True
+            if not command_line or "/" not in name:
+                return False
+            name = name.partition("/")[2]
 
     def complain(self, name: str, message: str) -> None:
         self.failed = True
@@ -212,7 +232,7 @@ class Search:
             return [f"{prefix}{line}{self.end}"]
         if "v" in self.flags or not hit:
             return []
-        return [f"{prefix}{line[begin:end]}\n" for begin, end in self.matches(line)]
+        return [f"{prefix}{line[begin:end]}{self.end}" for begin, end in self.matches(line)]
 
 
 def _length(text: str, what: str) -> int:

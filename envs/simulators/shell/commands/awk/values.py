@@ -105,7 +105,8 @@ def compiled(pattern: str) -> Regex:
     try:
         return compile_regex(pattern, "awk")
     except RegexError as error:
-        reason = str(error) if str(error) == "missing operand" else "bad class -- [], [^] or ["
+        known = ("missing operand", "syntax error ^* or ^+")
+        reason = str(error) if str(error) in known else "bad class -- [], [^] or ["
         raise Fail(f"line 1: regular expression compile failed ({reason})\n{pattern}", 2) from None
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from fnmatch import translate
 
 from envs.simulators.regex.match import compile_regex
 from envs.simulators.regex.syntax import RegexError
@@ -10,6 +9,7 @@ from envs.simulators.shell.commands.find.measures import Measures, formatted
 from envs.simulators.shell.commands.modes import group_id, user_id
 from envs.simulators.shell.commands.options import Fail, quote, quote_value, required
 from envs.simulators.shell.files import Node
+from envs.simulators.shell.patterns import LOWER, matches
 from envs.simulators.shell.process import Process
 
 KINDS = {"f": "file", "d": "dir", "l": "link", "c": "device"}
@@ -19,6 +19,10 @@ ARGUMENT = {
     "-links", "-maxdepth", "-mindepth", "-newermt", "-regextype", "-inum",
     "-lname", "-ilname", "-anewer", "-cnewer",
 }  # fmt: skip
+EXTENDED = ("awk", "egrep", "gnu-awk", "posix-awk", "posix-egrep")
+REGEX_TYPES = dict.fromkeys(EXTENDED, "extended") | {"posix-extended": "posix"}
+REGEX_TYPES |= dict.fromkeys(("findutils-default", "emacs"), "emacs")
+REGEX_TYPES |= dict.fromkeys(("ed", "grep", "posix-basic", "posix-minimal-basic", "sed"), "basic")
 MOST_ARGUMENTS = 5000  # of one command that {} + makes
 
 
@@ -156,13 +160,12 @@ class Search(Measures):
     def with_argument(self, word: str, value: str) -> Callable:
         p = self.p
         if word in ("-name", "-iname", "-path", "-ipath", "-wholename", "-lname", "-ilname"):
-            shape = re.sub(r"\*+", "*", value.replace("[^", "[!"))[:2000]  # in fnmatch's notation
-            shape = re.compile(translate(shape), re.IGNORECASE if word[1] == "i" else 0)
+            glob = self.glob(value, icase=word[1] == "i")
             if "lname" in word:
-                return lambda path, node, depth: node.kind == "link" and bool(shape.match(node.data))
+                return lambda path, node, depth: node.kind == "link" and glob(node.data)
             if "name" in word and word != "-wholename":
-                return lambda path, node, depth: bool(shape.match(path.rstrip("/").rpartition("/")[2] or path))
-            return lambda path, node, depth: bool(shape.match(path))
+                return lambda path, node, depth: glob(path.rstrip("/").rpartition("/")[2] or path)
+            return lambda path, node, depth: glob(path)
         if word == "-type":
             wanted = value.split(",")
             if unknown := [letter for letter in wanted if letter not in (*KINDS, "b", "p", "s")]:
@@ -187,6 +190,7 @@ class Search(Measures):
         if word in ("-newer", "-anewer", "-cnewer", "-newermt"):
             return self.newer(word, value)
         if word in ("-regex", "-iregex"):
+            p.tick(len(value) >> 1)  # to compile it
             try:
                 dialect = "extended" if self.regextype == "emacs" else self.regextype
                 value = emacs(value) if self.regextype == "emacs" else value
@@ -195,9 +199,9 @@ class Search(Measures):
                 raise Fail(f"failed to compile regular expression {quote_value(value)}: {error}") from None
             return lambda path, node, depth: regex.test(path, p.tick)
         if word == "-regextype":
-            extended = "extended" in value or value in ("egrep", "awk", "gnu-awk", "posix-awk", "posix-egrep")
-            emacs_like = value in ("findutils-default", "emacs")
-            self.regextype = "extended" if extended else "emacs" if emacs_like else "basic"
+            valid = ", ".join(map(quote_value, sorted(REGEX_TYPES)))
+            unknown = f"Unknown regular expression type {quote_value(value)}; valid types are {valid}."
+            self.regextype = required(REGEX_TYPES.get(value), unknown)
             return lambda path, node, depth: True
         if word in ("-maxdepth", "-mindepth"):
             if not value.isdecimal():
@@ -209,6 +213,20 @@ class Search(Measures):
             return lambda path, node, depth: True
         self.acts = True
         return lambda path, node, depth: self.print(formatted(p, value, path, node, depth, self.starting), "")
+
+    def glob(self, pattern: str, icase: bool) -> Callable[[str], bool]:
+        """Return a function that matches a glob with a text."""
+        self.p.tick(len(pattern))  # to compile it
+        if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # a backslash at the end makes a glob invalid
+            return lambda text: False
+        if icase:
+            pattern = pattern.translate(LOWER)
+
+        def match(text: str) -> bool:
+            self.p.tick(len(pattern) * len(text) >> 7)
+            return matches(pattern, text.translate(LOWER) if icase else text, self.p.tick)
+
+        return match
 
     def exec(self, word: str) -> Callable:
         self.acts = True
@@ -326,7 +344,15 @@ def emacs(pattern: str) -> str:
         bracket = re.compile(r"\[\^?\]?(?:\[:[a-z]+:\]|[^\]])*\]").match(pattern, at)
         piece = bracket[0] if bracket else pattern[at : at + 2] if pattern[at] == "\\" else pattern[at]
         at += len(piece)
-        out.append(piece[1] if piece in ("\\(", "\\)", "\\|") else "\\" + piece if piece in tuple("(){}|") else piece)
+        first = not out or out[-1] in ("(", "|")
+        last = at == len(pattern) or pattern.startswith(("\\)", "\\|"), at)
+        plain = piece in ("(", ")", "{", "}", "|") or (piece == "^" and not first) or (piece == "$" and not last)
+        if plain or (piece in ("*", "+", "?") and (first or out[-1] == "^")):
+            out.append("\\" + piece)
+        elif piece in ("\\(", "\\)", "\\|"):
+            out.append(piece[1])
+        else:
+            out.append("[^\n]" if piece == "." else piece)
     return "".join(out)
 
 

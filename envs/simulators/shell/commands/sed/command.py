@@ -31,6 +31,7 @@ def sed(p: Process) -> int:
         if not operands:
             raise Fail(USAGE.format(name=p.argv[0]), 1, plain=True)
         chunks = [(operands.pop(0), None)]
+    p.tick(sum(len(chunk) for chunk, _ in chunks) >> 1)  # to compile its expressions
     flags, chosen = {flag for flag, _ in options}, dict(options)
     silent = "n" in flags or chunks[0][0].startswith("#n\n") or chunks[0][0] == "#n"
     commands = Script(chunks, bool(flags & {"E", "r"})).parse()

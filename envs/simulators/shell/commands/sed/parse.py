@@ -1,11 +1,11 @@
 """Parse a sed script to a list of commands."""
 
+import re
 from dataclasses import dataclass, field
 
 from envs.simulators.regex.match import Regex, compile_regex
-from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.options import Fail, required
-from envs.simulators.shell.commands.sed.text import replacement_parts
+from envs.simulators.shell.commands.sed.text import decoded, replacement_parts
 
 MOST_COMMANDS = 10_000
 ESCAPES = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -219,22 +219,22 @@ class Script:
         return None
 
     def delimited(self, delimiter: str, unterminated: str, regex: bool) -> str:
-        """Read the text up to a delimiter; a backslash makes the delimiter part of the text."""
+        """Read the text up to a delimiter, which is part of the text behind a backslash; the backslash is dropped."""
         found: list[str] = []
         while True:
             char = self.char()
             if not char or (char == "\n" and regex and "address" in unterminated):
                 raise self.error(unterminated)
+            if char == delimiter:
+                return "".join(found)
             if char == "[" and regex:
                 found.append(self.bracket(unterminated))
             elif char == "\\":
                 after = self.char()
                 if not after:
                     raise self.error(unterminated)
-                plain = after == delimiter and not (regex and delimiter in "().*[]^$+?{}|")
-                found.append(after if plain else "\\" + after)
-            elif char == delimiter:
-                return "".join(found)
+                literal = after == "&" and not regex  # a bare & would be the match
+                found.append(after if after == delimiter and not literal else "\\" + after)
             else:
                 found.append(char)
 
@@ -258,8 +258,16 @@ class Script:
         if not pattern:
             return None
         try:
-            return compile_regex(pattern, self.dialect, "i" in flags.lower(), lines="m" in flags.lower())
-        except RegexError as error:
+            icase, lines = "i" in flags.lower(), "m" in flags.lower()
+            return compile_regex(decoded(pattern), self.dialect, icase, lines)
+        except ValueError as error:
+            raise self.error(str(error)) from None
+
+    def decoded(self, text: str, protected: str) -> str:
+        """Return a text with its codes replaced; Fail for an invalid one."""
+        try:
+            return decoded(text, protected)
+        except ValueError as error:
             raise self.error(str(error)) from None
 
     def appended(self, command: Command) -> None:
@@ -279,11 +287,9 @@ class Script:
             char = self.char()
             if char == "\n":
                 break
-            if char == "\\":
-                char = self.char()
-                char = ESCAPES.get(char, char)
-            shown.append(char)
-        command.text = "".join(shown) + "\n"
+            shown.append(char + self.char() if char == "\\" else char)
+        text = self.decoded("".join(shown), "\\")
+        command.text = re.sub(r"\\(.?)", lambda found: ESCAPES.get(found[1], found[1]), text, flags=re.DOTALL) + "\n"
 
     def substitution(self, command: Command) -> None:
         delimiter = self.char()
@@ -311,7 +317,7 @@ class Script:
                 break
         command.everywhere, command.prints = "g" in flags, flags.count("p")
         command.regex = self.compiled(pattern, flags)
-        command.parts = replacement_parts(replacement, ESCAPES)
+        command.parts = replacement_parts(self.decoded(replacement, "&\\"), ESCAPES)
         for part in command.parts if command.regex else ():
             if isinstance(part, int) and part > command.regex.groups:
                 raise self.error(f"invalid reference \\{part} on `s' command's RHS")

@@ -1,8 +1,35 @@
-"""Strings for sed, awk and vi: matches replaced, with case conversion (\\U, \\l, ...)."""
+"""Strings for sed, awk and vi: matches replaced, with case conversion (\\U, \\l, ...), and the codes of sed."""
 
 import re
 
 from envs.simulators.shell.files import MAX_TEXT, Timeout
+
+CODE = re.compile(r"\\(?:d([0-9]{1,3})|o([0-7]{1,3})|x([0-9a-fA-F]{1,2})|c(\\\\|[^\\])|.)", re.DOTALL)
+
+
+def decoded(text: str, protected: str = "") -> str:
+    """Return a text with \\dNNN, \\oNNN, \\xHH and \\cX replaced by their characters.
+
+    `protected` characters get a backslash. Raises ValueError if an escape follows \\c.
+    """
+
+    def char(found: re.Match) -> str:
+        decimal, octal, hexadecimal, control = found.groups()
+        if control:
+            return chr(ord(upper(control[0])) ^ 64)
+        if found[0] == "\\c":
+            if found.end() < len(text):
+                raise ValueError("recursive escaping after \\c not allowed")
+            return protect("\\")
+        if decimal or octal or hexadecimal:
+            code = int(decimal) if decimal else int(octal, 8) if octal else int(hexadecimal, 16)
+            return protect(chr(code & 255))
+        return found[0]
+
+    def protect(char: str) -> str:
+        return "\\" * (char in protected) + char
+
+    return CODE.sub(char, text)
 
 
 def substitute(regex, text: str, parts: list, tick, everywhere: bool, nth: int = 1) -> tuple[str, int]:
