@@ -104,8 +104,8 @@ def check(keys: Keys, words: list[str], temperature: float) -> None:
     given = {arguments.key_of(word): word for word in words}
     if "plan" in given:
         raise ArgumentError("plan= is a key of train.py")
-    for key in given.keys() & TRAINING.keys():
-        raise ArgumentError(f"{given[key]} is a key of train.py; here it is {TRAINING[key]}=")
+    if wrong := [key for key in given if key in TRAINING]:
+        raise ArgumentError(f"{given[wrong[0]]} is a key of train.py; here it is {TRAINING[wrong[0]]}=")
     if keys.server and not is_address(keys.server):
         raise ArgumentError(f"server={keys.server} is not a URL up to /v1, such as http://localhost:8000/v1")
     if keys.server and "model" not in given:
@@ -118,7 +118,7 @@ def check(keys: Keys, words: list[str], temperature: float) -> None:
         raise ArgumentError("max_thinking_tokens= does nothing with server=: the server ends a thought or does not")
     if keys.ks and max(keys.ks) > keys.samples:
         raise ArgumentError(f"k={keys.k} needs samples={max(keys.ks)} or more; samples={keys.samples}")
-    if not temperature and (keys.ks or keys.samples > 1):
+    if not temperature and (keys.samples > 1 or (keys.ks and max(keys.ks) > 1)):
         raise ArgumentError("samples= and k= count sampled play, and temperature=0 plays greedily")
     if keys.mode != "evaluate" and (keys.server or "," in keys.adapter or keys.adapter == "base" or not keys.out):
         raise ArgumentError(f"mode={keys.mode} merges one adapter= of this machine into out=, a new folder")

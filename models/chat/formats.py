@@ -141,7 +141,10 @@ class Qwen(ChatML):
         return self._messages(messages, len(messages) - 1) + (self.header if header else "")
 
     def reply(self, content: str) -> tuple[str, str]:
-        content = self.with_calls(content)
+        return self.marked_reply(self.with_calls(content))
+
+    def marked_reply(self, content: str) -> tuple[str, str]:
+        """Return what `reply` does, of a content whose marks of calls are the tokenizer's own already."""
         if self.thinking is None:
             return self.header, content + self.end
         thought, answer = thought_and_answer(content)

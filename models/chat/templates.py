@@ -290,7 +290,7 @@ class Template(Rendering):
                 f"the chat template does not end {show(self.mark, text)[-60:]!r} with {show(self.mark, self.end)}"
             )
         text = text[: text.rindex(self.end) + len(self.end)]
-        if _longest_line(content.rpartition(ANSWER)[0].removeprefix(THINK)) not in text:
+        if _longest_line(content.rpartition(ANSWER)[0].removeprefix(THINK)) not in show(self.mark, text):
             raise Refusal("the chat template leaves out the thoughts of a reply, which would not be learned")
         return self._before, text
 

@@ -3,7 +3,8 @@
     tokenizer.prompt([{"role": "user", "content": "Goal: craft a door."}])
 
 Ids are only ever appended: sampled ids are never decoded and encoded again. Text from outside (an environment, a user)
-cannot produce a control token: an observation that contains "<|im_end|>" is encoded as those characters.
+cannot produce a control token: an observation that contains "<|im_end|>" is encoded as those characters. Of an
+assistant's messages <think> and <tool_call> with their ends are the tokenizer's own.
 
 A tokenizer.json may be a stranger's. The tokenizers library panics, aborts the process or fills the memory on some
 files, at once or on a later text. So only the components that decoders' tokenizers use are let through, with bounds on
@@ -30,12 +31,13 @@ from models.refusal import Refusal
 from models.weights import inside, resolve
 
 MOST_BYTES, MOST_PARTS = 2**25, 2_000_000  # of the file; lists and objects in it, which take up to 250 bytes each
-MOST_ADDED = 20_000  # added tokens
+MOST_ADDED, MOST_FIRST = 20_000, 8  # added tokens; tokens before a plain text
 PROBE = "The Quick, brown fox: 0123456789\n\tdéjà 漢字 <b> 'x' [1] {y}\n end."
 HALF = "\ufffd"  # what decoding a part of a character's bytes gives
 GROWTH, COMPONENTS = 64, 32  # most characters made of one; components of a stage
 EXPRESSION, REPEATS = 4000, 3  # most characters of an expression; repetitions without an end in an alternative of it
 COPIED = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja")
+COPIED += ("additional_chat_templates/tool_use.jinja",)
 KINDS = {  # of a stage's components, and under which name a Sequence lists them
     "normalizer": (
         "normalizers",
@@ -97,7 +99,10 @@ class Tokenizer:
         """The ids that the checkpoint puts before a plain text, such as a BOS token; none for many. A conversation has
         those of its chat format."""
         alone, whole = (self._full.encode("a", add_special_tokens=special).ids for special in (False, True))
-        return whole[: whole.index(alone[0])] if alone else []
+        first = whole[: whole.index(alone[0])] if alone and alone[0] in whole else []
+        if len(first) > MOST_FIRST or not all(i < self.vocab_size for i in first):
+            raise Refusal(f"{self.folder}: the tokenizer puts {len(first)} tokens before a text, or ids that it lacks")
+        return first
 
     def decode(self, ids: list[int]) -> str:
         """Return text without control tokens. Drop ids past the vocabulary, which are padding rows of the head."""

@@ -78,7 +78,7 @@ class Qwen3Tools(Rendering):
         self._written, self.end, self.opens_thought = written, written.end, written.opens_thought
 
     def reply(self, content: str, calls: Sequence[dict] = ()) -> tuple[str, str]:
-        return self._written.reply(self._with_calls(content, calls))
+        return self._written.marked_reply(self._with_calls(self._written.with_calls(content), calls))
 
     def follow_up(self, closed: bool, messages: list[dict]) -> tuple[str, str]:
         return self._written.follow_up(

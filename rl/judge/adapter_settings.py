@@ -61,12 +61,14 @@ def with_base(words: list[str], adapters: list[str]) -> list[str]:
     their runs, where the words lack them. Raise ArgumentError for runs that differ in one of these."""
     given = {arguments.key_of(each) for each in words}
     for key, usual in (("quant", "none"), ("thinking", "true")):
+        if key in given:
+            continue
         values = [(name, value) for name in adapters if (value := _value_of_run(name, key, usual))]
-        for (first, value), (name, other) in pairwise(values) if key not in given else ():
+        for (first, value), (name, other) in pairwise(values):
             if other != value:
                 pair = f"{first} was trained with {key}={value}, {name} with {key}={other}"
                 raise ArgumentError(f"{pair}; use them one by one, or give {key}= for all of them")
-        if values and values[0][1] != usual and key not in given:
+        if values and values[0][1] != usual:
             first, value = values[0]
             print(f"{key}={value}, as in the run of {first}")
             words = [*words, f"{key}={value}"]

@@ -17,6 +17,7 @@ from rl.run.files import new_folder
 from rl.run.state import COUNTERS, MOVED, TrainState
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+TOKENIZER_FILES += ("additional_chat_templates/tool_use.jinja",)
 
 
 @ranks.holders_only
@@ -59,6 +60,7 @@ def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Copy the tokenizer's files, and the generation settings, into a folder."""
     for name in (*TOKENIZER_FILES, "generation_config.json"):
         if (tokenizer.folder / name).is_file():
+            (folder / name).parent.mkdir(exist_ok=True)
             shutil.copy(tokenizer.folder / name, folder / name)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
 from rl.records import Episode, Turn
+from rl.run import history
 from rl.run.files import bounded_lines, is_number
 from rl.run.state import TrainState
 from rl.tasks import mixture
@@ -47,19 +48,27 @@ def checked_episodes(state: TrainState, cfg: Config) -> list[Episode]:
             f"rollouts={cfg.rollouts}: epoch {epoch} needs episodes={cfg.episodes} and there are {len(of_epoch)} "
             f"({known or 'the file is empty'}{more}); give the settings of the run that played them"
         )
+    if all(episode.infrastructure_failed for episode in of_epoch):
+        raise Refusal(f"rollouts={cfg.rollouts}: the environments of all episodes of epoch {epoch} failed")
     if others := {episode.env for episode in of_epoch} - mixture(cfg.env).keys():
         other = f"it has episodes of env={min(others)}, and this run has env={cfg.env}"
         raise Refusal(f"rollouts={cfg.rollouts}: {other}; give the settings of the run that played them")
-    ended = [episode for episode in of_epoch if episode.truncated and episode.turns[-1:]]
-    at_limit = [episode for episode in ended if episode.turns[-1].stop_reason != "context"]
-    unobserved = all(len(episode.ids_T) == episode.turns[-1].stop for episode in at_limit)
-    if cfg.algorithm.critic and cfg.algorithm.bootstrap and at_limit and unobserved:
+    if cfg.algorithm.critic and cfg.algorithm.bootstrap and not _observed(cfg, of_epoch):
         key = f"{cfg.algo}.bootstrap"
         lacks = f"the observations after the turn limit are not there, because {key}=true did not play these episodes"
         raise Refusal(f"rollouts={cfg.rollouts}: {lacks}; give {key}=false")
-    if all(episode.infrastructure_failed for episode in of_epoch):
-        raise Refusal(f"rollouts={cfg.rollouts}: the environments of all episodes of epoch {epoch} failed")
     return of_epoch
+
+
+def _observed(cfg: Config, episodes: list[Episode]) -> bool:
+    """Return whether episodes that the turn limit ended have the observation after it, which a critic values. Without
+    their run's settings return whether any has."""
+    saved = history.settings(Path(cfg.rollouts).parent)
+    if saved:
+        return bool(saved.get(f"{saved.get('algo')}.bootstrap"))
+    played = [e for e in episodes if e.truncated and e.turns and not e.infrastructure_failed]
+    at_limit = [episode for episode in played if episode.turns[-1].stop_reason != "context"]
+    return not at_limit or any(len(episode.ids_T) > episode.turns[-1].stop for episode in at_limit)
 
 
 @cache

@@ -23,16 +23,16 @@ def to_save(state: TrainState, cfg: Saving, stats: dict) -> bool:
     return state.step // cfg.save_steps > before // cfg.save_steps
 
 
-def limits_reached(cfg: Loop, epoch: int, step: int, sampled_tokens: int) -> list[str]:
-    """Return which of the keys epochs, max_steps and max_sampled_tokens have ended the run. sampled_tokens: of all its
-    epochs."""
+def limits_reached(cfg: Loop, epoch: int, step: int, sampled_tokens: int) -> dict[str, int]:
+    """Return which of the keys epochs, max_steps and max_sampled_tokens have ended the run, with what was taken.
+    sampled_tokens: of all its epochs."""
     taken = {"epochs": epoch, "max_steps": step, "max_sampled_tokens": sampled_tokens}
-    return [key for key, n in taken.items() if 0 < getattr(cfg, key) <= n]
+    return {key: n for key, n in taken.items() if 0 < getattr(cfg, key) <= n}
 
 
-def words_to_go_on(cfg: Config, reached: list[str], run: Path) -> str:
+def words_to_go_on(cfg: Config, reached: dict[str, int], run: Path) -> str:
     """Return the words beside resume= with which a finished run goes on. reached: what `limits_reached` returned."""
-    words = [f"{key}={2 * getattr(cfg, key)}" for key in reached]
+    words = [f"{key}={2 * n}" for key, n in reached.items()]
     return " ".join(words + ["patience=0"] * patience_exhausted(cfg, run))
 
 

@@ -88,7 +88,7 @@ class Run:
         # Only what the first rank reads counts: the others may not see its newest line yet.
         return self.cfg.patience > 0 and ranks.from_first(retention.patience_exhausted(self.cfg, self.folder))
 
-    def limits_reached(self, state: TrainState) -> list[str]:
+    def limits_reached(self, state: TrainState) -> dict[str, int]:
         return retention.limits_reached(self.cfg, state.epoch, state.step, state.watch.sampled_tokens)
 
     def words_to_go_on(self, state: TrainState) -> str:

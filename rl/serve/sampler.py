@@ -100,8 +100,7 @@ class Rows(Engine):
                 slot = self.open((0, 0), parent)
                 if parent is None:
                     self.feed(slot, request.ids)
-                else:
-                    request.reused = self._slots[slot].length
+                request.reused = self._slots[slot].length
             siblings.setdefault(prompt, slot)
             self.running[slot] = request
 
@@ -179,7 +178,7 @@ class Rows(Engine):
     def _most_likely(self, hidden_1D, temperature: float, top_k: int, top_p: float, count: int):
         """Return [(id, log-probability)] of the likeliest tokens, in the distribution that samples."""
         logits_1V = head_logits(hidden_1D, self.model.lm_head.weight, temperature or 1.0)[:1]
-        if temperature:
+        if temperature and (top_k or top_p < 1):
             logits_1V = truncate(logits_1V, top_k, top_p)
         best = logits_1V[0].log_softmax(-1).topk(min(count, logits_1V.shape[1]))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)

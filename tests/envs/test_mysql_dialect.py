@@ -138,7 +138,11 @@ def test_common_tables_stand_before_update_and_delete():
     count = "WITH RECURSIVE c AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM c WHERE i < 3)"
     database.run(f"{count} DELETE FROM t WHERE id IN (SELECT i FROM c)")
     assert database.run("SELECT id FROM t") == []
-    for sql, number in (("WITH m AS (SELECT 1) INSERT INTO t (n) VALUES (1)", 1064), ("SELECT CHAR(65)", 1235)):
+    for sql, number in (
+        ("WITH m AS (SELECT 1) INSERT INTO t (n) VALUES (1)", 1064),
+        ("SELECT CHAR(65)", 1235),
+        ("WITH r AS (SELECT 1 INTO @x) SELECT * FROM r", 1235),
+    ):
         with pytest.raises(MySQLError) as failed:
             database.run(sql)
         assert failed.value.args[0] == number or str(failed.value).startswith(str(number))

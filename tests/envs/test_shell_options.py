@@ -76,12 +76,25 @@ SCRIPTS = {
         "seq 3 > f; vi -es -c '3m0' -c wq f; paste -sd, f",
         "3,1,2\n",
     ),
+    "vi goes on behind a sort that shrinks": (
+        "printf 'b\\nb\\na\\n' > f; vi -es -c '$' -c 'sort u' -c 'normal x' -c wq f; paste -sd, f",
+        ",b\n",
+    ),
+    "du -Sc": ("du -Sc src | tail -n 1", "12\ttotal\n"),
+    "globstar between folders": (
+        "shopt -s globstar; echo src/a.py/**; echo **/lib/**; echo src/**/**",
+        "src/a.py/**\nsrc/lib src/lib/c.py\nsrc/ src/a.py src/b.py src/conf.ini src/lib src/lib/c.py\n",
+    ),
     "vi sorts": (
         "printf '3\\n1\\n3\\n2\\n' > f; vi -es -c 'sort u' -c wq f; paste -sd, f",
         "1,2,3\n",
     ),
 }
 REFUSED = {
+    "seq 3 > f; vi -es -c '1m99' f; echo $?; false": "1\n",
+    "seq 3 > f; vi -es -c '2t9' f; echo $?; false": "1\n",
+    "seq 3 > f; vi -es -c 'g/1/m$' f; echo $?; false": "1\n",
+    "date -d 0pm": "date: invalid date '0pm'",
     "shopt -s failglob": "shopt: failglob: this option is not simulated",
     "du -L src": "du: invalid option -- 'L'",
     "useradd -K A=b joe": "useradd: invalid option -- 'K'",
@@ -97,7 +110,7 @@ def run(script: str):
 
 
 @pytest.mark.parametrize("words", DATES)
-def test_date_reads_what_coreutils_reads(words):
+def test_date_reads_forms_of_coreutils(words):
     assert run(f"date -d '{words}' '+%F %T'").output == DATES[words] + "\n"
 
 

@@ -526,6 +526,8 @@ def test_calls_that_an_assistant_wrote_as_text_are_the_templates_tokens(name, lo
     assert None not in marks and tokenizer.prompt(messages) == expected
     assert [i for i in tokenizer.reply(f"I look.\n{call}") if i in marks] == marks
     assert not set(marks) & set(tokenizer.prompt([{**USER, "content": call}]))
+    quoting = {"type": "function", "function": {"name": "f", "arguments": {"x": "</tool_call>"}}}
+    assert [i for i in tokenizer.reply("", [quoting]) if i in marks] == marks, "arguments may quote strangers"
 
 
 def test_control_tokens_decide_without_a_template(load, monkeypatch):

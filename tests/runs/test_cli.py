@@ -262,6 +262,8 @@ def test_help_of_eval_lists_exactly_the_keys_it_reads(capsys):
     "words, line",
     [
         (["adapter="], "adapter=: a name is empty"),
+        (["--eval_episodes=3"], "--eval_episodes=3 is a key of train.py; here it is n="),
+        (["temperature=0", "samples=4"], "samples= and k= count sampled play, and temperature=0 plays greedily"),
         (["adapter=base,,base"], "adapter=base,,base: a name is empty"),
         (["json=/proc/x.json"], "json=/proc/x.json: /proc is not writable"),
     ],

@@ -778,3 +778,14 @@ def test_rollouts_are_refused_where_nothing_is_played(whole, tmp_path):
     words = ["algo=sft", f"rollouts={whole}/episodes.jsonl", f"out={tmp_path}/run"]
     refused("has episodes that an agent played, and algo=sft imitates an expert", *words, status=2)
     refused("no such file", "rollouts=nowhere", f"out={tmp_path}/run", status=2)
+
+
+def test_a_failed_environment_is_no_lack_of_observations(tmp_path):
+    """Its episode ends behind the last reply, as one does whose observation was not saved."""
+    solved = EPISODE | {"terminated": True, "success": True, "outcome": "correct", "env": "textcraft"}
+    failed = EPISODE | {"truncated": True, "infrastructure_failed": True, "group": 2, "env": "textcraft"}
+    (path := tmp_path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (solved, failed)))
+    words = ["algo=ppo", "ppo.bootstrap=true", "episodes=2", "batch_size=2", "epochs=1", "eval_episodes=0"]
+    words += ["strict=false", "ranks=1", "threads=1", f"rollouts={path}", f"out={tmp_path}/run"]
+    train.main(parse(words))
+    assert len(metrics_of(tmp_path / "run")) >= 1

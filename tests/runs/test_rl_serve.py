@@ -250,6 +250,19 @@ def test_greedy_and_truncated_sampling(server):
     assert [next(iter(top.values())) for top in tops] == pytest.approx(said["token_logprobs"], abs=1e-5)
 
 
+def test_alternatives_of_a_sure_reply_are_all_there(server, monkeypatch):
+    """Without top_k and top_p nothing is left out, however unlikely it is."""
+    monkeypatch.setattr("rl.serve.sampler.head_logits", peaked)
+    said = choices(server, prompt=[5, 6, 7], max_tokens=2, seed=1, logprobs=5)[0]["logprobs"]
+    assert all(len(top) == 5 for top in said["top_logprobs"])
+
+
+def peaked(hidden_BD, weight_VD, temperature):
+    logits_BV = torch.zeros(len(hidden_BD), len(weight_VD))
+    logits_BV[:, 7] = 60.0
+    return logits_BV
+
+
 @pytest.mark.parametrize("how", [{"top_k": 3}, {"top_p": 0.3}, {"top_k": 1}])
 def test_alternatives_are_of_the_distribution_that_samples(how, server):
     """Tokens that cannot be sampled are none; probabilities sum to one if all are listed."""

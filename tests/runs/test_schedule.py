@@ -75,7 +75,7 @@ def test_a_budget_of_tokens_ends_the_run_and_the_decay(tmp_path):
     assert sum(tokens[:-1]) < 300 <= sum(tokens) and len(tokens) > 2
     assert rates(out) == pytest.approx([1e-3 * (1 - sum(tokens[:epoch]) / 300) for epoch in range(len(tokens))])
     again, _, said = run_program("train.py", *words, "max_sampled_tokens=300", f"out={out}")
-    assert again and "this run has finished" in said
+    assert again and f"this run has finished; resume={out} max_sampled_tokens={2 * sum(tokens)} goes on" in said
     longer, saved = parse([*words, "max_sampled_tokens=400"]), json.loads((out / "config.json").read_text())
     assert "by max_sampled_tokens=400, not 300" in schedule_change(SimpleNamespace(step=len(tokens)), longer, saved)
 

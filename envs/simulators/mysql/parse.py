@@ -44,7 +44,9 @@ class Parser(Definitions):
         if self.tokens[0][0] == "end":
             raise MySQLError(1065, "42000", "Query was empty")
         with_tables = self.sees("WITH")
+        self.deeper()
         self.common_tables()
+        self.depth -= 1
         if with_tables and not self.sees("SELECT", "UPDATE", "DELETE", "("):
             raise self.error()
         if self.sees("SELECT", "("):

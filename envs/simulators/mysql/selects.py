@@ -111,8 +111,9 @@ class Selects(Grammar):
         found = Select(distinct=self.accept("DISTINCT"))
         if not found.distinct:
             self.accept("ALL")
-        while any(self.accept(hint) for hint in HINTS):
-            pass
+        while self.sees(*HINTS) and self.tokens[self.at + 1][1] not in (",", "FROM", "", "AS"):
+            self.at += 1
+        found.distinct = found.distinct or self.accept("DISTINCT")
         found.items = self.listed(self.item)
         self.into_variables()
         if self.accept("FROM") and not self.accept("DUAL"):

@@ -272,6 +272,8 @@ def expand_path(caller: Caller, pattern: str, hidden: bool = False, deep: bool =
     """Return the paths that match a pattern, sorted by bytes. hidden: a star matches a leading dot. deep: a part `**`
     matches any number of folders, and as the last part also their files (globstar)."""
     parts = pattern.split("/")
+    if deep:
+        parts = [part for i, part in enumerate(parts) if not (i and part == parts[i - 1] == "**")]
     found = ["/"] if pattern.startswith("/") else [""]
     for place, part in enumerate(parts):
         last = place == len(parts) - 1
@@ -281,9 +283,12 @@ def expand_path(caller: Caller, pattern: str, hidden: bool = False, deep: bool =
                 found = [path for path in found if caller.is_dir(path or ".")]
             continue
         if deep and part == "**":
-            ends = last or parts[place + 1 :] == [""]
-            own = [path.rstrip("/") + "/" if last else path for path in found if path or not ends]
-            found = [*own, *(below for path in found for below in _below(caller, path, last, hidden))]
+            folders = [path for path in found if caller.is_dir(path or ".")]
+            slash = "/" if last and "**" not in parts[:place] else ""
+            own = [path.rstrip("/") + slash if last else path for path in folders]
+            ends = last or parts[place + 1 :] == [""]  # the folder in which the pattern begins has no name
+            found = [path for path in own if path.strip("/") or not ends]
+            found += [below for path in folders for below in _below(caller, path, last, hidden)]
             continue
         following = []
         for path in found:

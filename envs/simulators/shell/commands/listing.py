@@ -193,13 +193,16 @@ def du(p: Process) -> None:
         return str(total if "b" in chosen else -(-total // 2**20) if "m" in chosen else -(-total // 1024))
 
     seen: set[int] = set()
+    everything = 0
 
     def walk(path: str, node: Node, depth: int) -> int:
         p.tick()
         if node.nlink > 1 and node.kind != "dir" and id(node) in seen:
             return 0
         seen.add(id(node))
+        nonlocal everything
         total = size(node)
+        everything += total
         start = path if path != "/" else ""
         for name in sorted(node.data) if node.kind == "dir" else ():
             below = f"{start}/{name}"
@@ -211,7 +214,8 @@ def du(p: Process) -> None:
             p.out(f"{text(total)}\t{path}{end}")
         return total
 
-    everything = sum(walk(name, node, 0) for name, node in nodes(p, names or ["."], "cannot access", follow=False))
+    for name, node in nodes(p, names or ["."], "cannot access", follow=False):
+        walk(name, node, 0)
     if "c" in chosen:
         p.out(f"{text(everything)}\ttotal{end}")
 

@@ -104,7 +104,7 @@ def parse_time(text: str, now: float, tz: str = "") -> float:
         if found := re.fullmatch(r" ?(?:(\d{1,2})|(\d\d)(\d\d))", rest):  # an hour, or hour and minute
             rest = f"{found[1] or found[2]}:{found[3] or '00'}"
         if found := re.search(HOUR, rest):
-            if int(found[1]) > 12:
+            if not 1 <= int(found[1]) <= 12:
                 raise TimeError
             rest = f"{rest[: found.start()]} {found[1]}:00 {found[2]}{rest[found.end() :]}"
         if found := re.search(CLOCK_TIME, rest):
@@ -155,7 +155,7 @@ def _shifted(when: datetime, rest: str, dated: bool, timed: bool) -> datetime:
             count = int(word) if count is None else count
             unit = words.pop(0) if words else ""
             day = _index(DAYS, unit)
-            if day is not None and words[:1] == ["ago"]:
+            if day is not None and (words[:1] == ["ago"] or word[0] in "+-"):
                 raise TimeError
             if words[:1] == ["ago"]:
                 count = -count

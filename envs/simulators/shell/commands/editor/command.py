@@ -269,17 +269,12 @@ class Editor(Keys):
             self.p.out("".join(line + "\n" for line in self.lines[low - 1 : high]))
             self.row = max(0, min(high, len(self.lines)) - 1)
         elif name in ("t", "co", "copy"):
-            found = self.address(body)
-            if found is None:
-                raise Wrong("E14: Invalid address")
-            copied, at = self.lines[low - 1 : high], found[0]
+            at = self.place(body)
+            copied = self.lines[low - 1 : high]
             self.lines[at:at] = copied
             self.row, self.changed = at + len(copied) - 1, True
         elif name in ("m", "mo", "move"):
-            found = self.address(body)
-            if found is None:
-                raise Wrong("E14: Invalid address")
-            at = found[0]
+            at = self.place(body)
             if low <= at < high:
                 raise Wrong("E134: Cannot move a range of lines into itself")
             moved = self.lines[low - 1 : high]
@@ -293,7 +288,7 @@ class Editor(Keys):
             first, last = (low, high) if given else (1, len(self.lines))
             lines = sorted(self.lines[first - 1 : last], reverse="!" in body)
             self.lines[first - 1 : last] = list(dict.fromkeys(lines)) if "u" in body else lines
-            self.changed = True
+            self.row, self.changed = first - 1, True
         elif name in ("j", "join"):
             high = high if high > low else low + 1
             joined = " ".join(line if i == 0 else line.lstrip() for i, line in enumerate(self.lines[low - 1 : high]))
@@ -308,6 +303,15 @@ class Editor(Keys):
             self.row, self.changed = high, True
         elif name not in ("set", "se", "syntax", "noh", "nohlsearch", "let", "echo", "silent", "u", "undo"):
             raise Wrong(f"E492: Not an editor command: {name}{body}")
+
+    def place(self, body: str) -> int:
+        """Return the number of the line behind which :t and :m put lines."""
+        found = self.address(body)
+        if found is None:
+            raise Wrong("E14: Invalid address")
+        if not 0 <= found[0] <= len(self.lines):
+            raise Wrong("E16: Invalid range")
+        return found[0]
 
     def write(self, name: str, lines: list[str], command: str) -> None:
         target = name or self.name
@@ -349,6 +353,8 @@ class Editor(Keys):
         inverted = inverted or rest.startswith("!")
         rest = rest.removeprefix("!")
         pattern, command = self.delimited(rest[1:], rest[:1] or "/")
+        if re.match(r"\s*m(o|ove)?\b\s*[^0\s]", command):  # the lines that are chosen would move as well
+            raise Wrong(f"E492: Not an editor command: {command}")
         regex = self.regex(pattern)
         chosen = [i for i in range(lines[0] - 1, min(lines[1], len(self.lines)))
                   if regex.test(self.lines[i], self.p.tick) != inverted]  # fmt: skip
