@@ -130,6 +130,7 @@ class Protocol:
     def __init__(self, sampler: Sampler, base: str, thinking: dict[bool, Tokenizer], may_load: bool):
         self.sampler, self.base, self.may_load, self.began = sampler, base, may_load, int(time.time())
         self.tokenizer, self.thinking = sampler.tokenizer, thinking
+        self.first_ids = self.tokenizer.first_ids if self.tokenizer else []  # a bad file is refused at the start
         self.server: Server | None = None  # set by whoever makes it, because it needs `answer`
         sampler.notify = self._notify
 
@@ -196,7 +197,7 @@ class Protocol:
         prompt = body.get("prompt")
         prompts = prompt if isinstance(prompt, list) and prompt and not _is_id(prompt[0]) else [prompt]
         likely = _field(body, "logprobs", int, None, 0, MOST_LIKELY)
-        first = self.tokenizer.first_ids if _field(body, "add_special_tokens", bool, True) else []
+        first = self.first_ids if _field(body, "add_special_tokens", bool, True) else []
         prompt_ids = [self._ids(prompt, first) for prompt in prompts[: MOST_CHOICES + 1]]
         return self._sample(Reply, body, prompt_ids, _field(body, "max_tokens", int, 16, 1), likely)
 

@@ -245,6 +245,24 @@ def test_the_adapters_base_revision_is_read(base, tmp_path, monkeypatch):
     assert (written["base_model_name_or_path"], written["revision"]) == ("some/base", "v1.2")
 
 
+def test_a_download_takes_the_files_that_are_read_alone(base, monkeypatch):
+    """Repositories also hold the weights in another format, or a training's states in folders."""
+    import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
+
+    read = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "tokenizer.json"]
+    read += ["chat_template.jinja", "additional_chat_templates/tool_use.jinja"]
+    others = ["consolidated.safetensors", "onnx/config.json", "checkpoint-5/model.safetensors", "pytorch_model.bin"]
+
+    def download(name, revision=None, **patterns):
+        if "model.safetensors" in patterns["allow_patterns"] or "*.safetensors" in patterns["allow_patterns"]:
+            assert list(filter_repo_objects([*read, *others], **patterns)) == read
+        return str(base)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    load_model("some/base")
+
+
 def one_dtype_each() -> list:
     """Return every pair of a family and a dtype; all but one of each family are marked full."""
     dtypes = torch.float32, torch.bfloat16, torch.float16

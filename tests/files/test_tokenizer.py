@@ -5,6 +5,7 @@ import re
 import unicodedata
 from functools import cache
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from conftest import reference
@@ -12,6 +13,8 @@ from conftest import reference
 from models import Tokenizer, load_tokenizer
 from models.chat.formats import CLOSE, OPEN
 from models.tiny.make_tiny import train_tokenizer
+from rl import load
+from rl.serve.protocol import Protocol
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -221,6 +224,25 @@ def test_first_ids_are_those_that_the_post_processor_puts_before_a_text(tmp_path
     small_folder(tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
     assert Tokenizer(tmp_path).first_ids == [i]
+    special[begin]["ids"] = [10**6]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(ValueError, match="the tokenizer puts 1 tokens before a text, or ids that it lacks"):
+        _ = Tokenizer(tmp_path).first_ids
+
+
+def test_a_plain_text_is_scored_and_completed_behind_its_first_ids():
+    """Stories260K's tokenizer begins a text with <s>."""
+    policy = load(str(reference("stories260k", "tokenizer.json").parent))
+    text, bos = "Once upon a time", policy.tokenizer.first_ids
+    said = policy.log_probs(text)
+    assert len(bos) == 1 and len(said) == len(policy.tokenizer.encode(text))
+    protocol = Protocol(SimpleNamespace(tokenizer=policy.tokenizer, adapters={}), "base", {}, False)
+    asked = []
+    protocol._sample = lambda kind, body, prompts, *_: asked.extend(prompts)
+    protocol.sampler.max_len, protocol.sampler.model = 512, policy.model
+    for special in ({}, {"add_special_tokens": False}):
+        protocol._completions({"prompt": text, **special})
+    assert asked == [bos + policy.tokenizer.encode(text), policy.tokenizer.encode(text)]
 
 
 def test_half_a_surrogate_pair_is_encoded(chat):

@@ -48,7 +48,7 @@ def hub(tmp_path, monkeypatch):
     def put(fields: dict) -> list:
         asked = []
         (tmp_path / "config.json").write_text(json.dumps({**SMALL, "model_type": "qwen2", **fields}))
-        download = lambda name, revision, allow_patterns: asked.append(allow_patterns) or str(tmp_path)  # noqa: E731
+        download = lambda name, revision, allow_patterns, **_: asked.append(allow_patterns) or str(tmp_path)  # noqa: E731
         monkeypatch.setattr("huggingface_hub.snapshot_download", download)
         return asked
 
