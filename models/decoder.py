@@ -21,7 +21,7 @@ from models.attention import attend, in_blocks
 from models.config import ModelConfig
 from models.elementwise import by_whole_vectors
 from models.hooks import fast_matmul, hooks
-from models.layout import Layout, make_layout, segments_to_sequences
+from models.layout import Layout, make_layout, segments_to_sequences, take_rows
 from models.linear import ROW_MULTIPLE, Linear, joint_linear
 from models.moe import SparseMLP
 from models.refusal import Refusal
@@ -78,12 +78,12 @@ class Attention(nn.Module):
         are queries and get a result."""
         if self.joined:
             q, k, v = self.qkv_proj(x_ND).split(self.widths, -1)
-            q = q if wanted is None else q[wanted]
+            q = q if wanted is None else take_rows(q, wanted)
         elif wanted is None:
             q, k, v = joint_linear(x_ND, self.q_proj, self.k_proj, self.v_proj)
         else:
             k, v = joint_linear(x_ND, self.k_proj, self.v_proj)
-            q = self.q_proj(x_ND[wanted])
+            q = self.q_proj(take_rows(x_ND, wanted))
         q_NHE, k_NKE, v_NKE = (rearrange(x, "n (h e) -> n h e", e=self.head_dim) for x in (q, k, v))
         queries = layout if wanted is None else layout.with_queries(wanted)
         q_NHE = rotate(self.q_norm(q_NHE), *queries.rotary[self.rope])
@@ -155,7 +155,7 @@ class Block(nn.Module):
         norms = (getattr(self, name) if name else unchanged for name in self.config.norms)
         before_attention, after_attention, before_mlp, after_mlp = norms
         attended = after_attention(self.self_attn(before_attention(x_ND), layout, cache, wanted))
-        x_ND = (x_ND if wanted is None else x_ND[wanted]) + scaled(attended, self.config.residual_multiplier)
+        x_ND = (x_ND if wanted is None else take_rows(x_ND, wanted)) + scaled(attended, self.config.residual_multiplier)
         return x_ND + scaled(after_mlp(mlp(before_mlp(x_ND))), self.config.residual_multiplier)
 
 

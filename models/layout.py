@@ -65,6 +65,13 @@ class Layout:
         return Layout(last_key.view(S, longest), rotary, len(wanted), to_sequences, to_rows, self.exact)
 
 
+def take_rows(x_ND: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return x_ND[rows], where a row may occur several times. Its gradient is added up in one order, so that equal
+    updates have equal bits: on a CPU torch adds that of x[rows] with atomics on several threads, that of index_select in
+    order; on CUDA it is the other way round."""
+    return x_ND[rows] if x_ND.is_cuda else x_ND.index_select(0, rows)
+
+
 def make_layout(ids_BT, positions_BT, sequences_ST, cached: bool, exact: bool, rotary_tables: Callable) -> Layout:
     """Return the layout of a batch from the arguments of CausalLM.forward and its method `rotary_tables`.
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from models import CausalLM
+from models.layout import take_rows
 from models.logprob import ROWS, head_logits, log_normalizer, logprobs_beside, token_logprobs
 from rl import ranks
 from rl.config.refusals import Refusal
@@ -288,7 +289,7 @@ def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple[list[torch.Tenso
     rows = [row_of_token[at].to(device) for at in (ends_B, *(at - 1 for at in predicted))]
     wanted, place = torch.cat(rows).unique(return_inverse=True)
     hidden = model(ids[None], sequences_ST=sequences_ST.to(device), wanted=wanted)
-    last, *before = (hidden[part] for part in place.split([len(row) for row in rows]))
+    last, *before = (take_rows(hidden, part) for part in place.split([len(row) for row in rows]))
     return before, last, targets
 
 

@@ -1,5 +1,6 @@
 """From episodes to log-probabilities and gradients: neither packing nor order changes the results."""
 
+import hashlib
 import random
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,7 @@ import torch
 from test_lora import adapted_model
 
 import lora
+from models import load_model
 from rl import grpo, opd, ppo, ranks, sft
 from rl.batch import (
     _hidden_of_prefixes,
@@ -409,3 +411,29 @@ def test_two_ranks_have_as_many_tokens_each(seed):
         pieces = [sum(len(e.ids_T) for e in p.episodes) for p in micro_batches(make_batch(episodes), micro_tokens)]
         mine = [sum(pieces[n] for n in ranks.share(len(pieces), rank, 2)) for rank in range(2)]
         assert len(pieces) % 2 == 0 and max(pieces) <= micro_tokens and max(mine) < 0.53 * sum(mine)
+
+
+def test_equal_updates_have_equal_gradients_on_several_threads():
+    """Eight episodes share the row that predicts their first token: on a CPU torch adds up the gradient of x[rows] in an
+    order that the threads' race decides."""
+    model = load_model("tiny")
+    lora.inject(model, 2, 4)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    draw, episodes, before = random.Random(0), [], torch.get_num_threads()
+    prompt = [draw.randrange(1000) for _ in range(20)]
+    for _ in range(32):
+        reply = [draw.randrange(1000) for _ in range(24)]
+        episodes.append(Episode("fake", 0, 0, ids_T=prompt + reply, action_mask_T=[0] * 20 + [1] * 24))
+        episodes[-1].turns, episodes[-1].logprobs_T = [Turn(20, 44, 1.0, "stop")], [-1.0] * 44
+    with torch.no_grad():
+        for _, layer in lora.lora_layers(model):
+            layer.adapters["default"].B.normal_()
+    batch, found = make_batch(episodes), set()
+    try:
+        torch.set_num_threads(8)
+        for _ in range(12):
+            grads = torch.autograd.grad(forward(batch, model, 1.0).logprobs_N.square().sum(), weights)
+            found.add(hashlib.md5(b"".join(g.numpy().tobytes() for g in grads)).hexdigest())
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 1
