@@ -66,9 +66,11 @@ class Layout:
 
 
 def take_rows(x_ND: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return x_ND[rows], where a row may occur several times. Its gradient is added up in one order, so that equal
-    updates have equal bits: on a CPU torch adds that of x[rows] with atomics on several threads, that of index_select in
-    order; on CUDA it is the other way round."""
+    """Return x_ND[rows], where a row may occur several times.
+
+    Its gradient is added up in one order, so that equal updates have equal bits. On a CPU with several threads torch
+    adds that of x[rows] with atomics, and that of index_select in order; on CUDA it is the other way round.
+    """
     return x_ND[rows] if x_ND.is_cuda else x_ND.index_select(0, rows)
 
 

@@ -414,8 +414,8 @@ def test_two_ranks_have_as_many_tokens_each(seed):
 
 
 def test_equal_updates_have_equal_gradients_on_several_threads():
-    """Eight episodes share the row that predicts their first token: on a CPU torch adds up the gradient of x[rows] in an
-    order that the threads' race decides."""
+    """All episodes share the row that predicts their first token. On a CPU the race of threads decides in which order
+    torch adds up the gradient of x[rows]."""
     model = load_model("tiny")
     lora.inject(model, 2, 4)
     weights = [p for p in model.parameters() if p.requires_grad]
