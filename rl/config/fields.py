@@ -85,9 +85,7 @@ class Optim:
     warmup_steps: NotNegative[int] = 0  # optimizer steps over which the learning rate rises from 0
     min_lr_ratio: NotNegative[float] = 0.1  # share of lr at which linear and cosine schedules end
     schedule_epochs: str = ""  # FROM-TO: the schedule starts after epoch FROM and ends with epoch TO; empty: all epochs
-    weight_decay: NotNegative[float] = (
-        0.0  # decoupled in adamw, adamw8bit and muon; added to the gradient in adam and sgd
-    )
+    weight_decay: NotNegative[float] = 0.0  # adam and sgd add it to the gradient; in the others it is decoupled
     clip_norm: Positive[float] = 1.0  # gradients are scaled down to this norm
     micro_tokens: Positive[int] = 8192  # tokens in one forward and backward; changes the gradient by rounding alone
     checkpoint: Literal["none", "block"] = "none"  # block: keep less for the backward, one more forward of each block
@@ -114,9 +112,7 @@ class Server:
     sampler: str = ""  # play on this server, http://host:port/v1 (vLLM, or python -m rl.serve load=true); empty: here
     sampler_clip: Positive[float] = 2.0  # sampler=: largest importance weight of a token (rl/remote/off_policy.py)
     sampler_floor: NotNegative[float] = 0.0  # sampler=: tokens of a smaller weight are not learned; 0: all are
-    sampler_sequence: NotNegative[float] = (
-        0.0  # sampler=: episodes of a mean weight below this or above 1 / this are not learned
-    )
+    sampler_sequence: NotNegative[float] = 0.0  # sampler=: leave out episodes of mean weight below it or above 1 / it
     ahead: bool = False  # sampler=: sample an epoch while the one before is learned (rl/remote/ahead.py)
 
 

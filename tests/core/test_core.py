@@ -518,7 +518,7 @@ def test_kl_in_the_reward():
     batch = replace(batch, old_logprobs_N=old, ref_logprobs_N=reference, kl_coef=0.1)
     cfg = ppo.Config(kl_coef=9.0, kl_in="reward", kl_estimator="k1")  # the weight is the batch's, as adapted so far
     close(kl.in_reward(batch, cfg).reward_N, [-0.01, 0.02, 1.5], 1e-7)
-    for other in (ppo.Config(kl_coef=9.0), ppo.Config(kl_in="reward", kl_estimator="k1")):
+    for other in (ppo.Config(kl_coef=9.0), ppo.Config(kl_estimator="k1")):
         assert kl.in_reward(batch, other) is batch, "KL in the loss, or none, leaves the reward alone"
     loss_N = kl.in_loss(replace(batch, logprobs_N=old), cfg)
     assert not loss_N.any(), "and KL in the reward leaves the loss alone"
