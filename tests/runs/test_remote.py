@@ -322,7 +322,7 @@ def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
     for url, said in (("localhost:8000", "is not a URL"), ("http://localhost:port/v1", "is not a URL")):
         keys = parse([f"server={url}"], "eval.py", eval_program.Keys)[1]
         with pytest.raises(ArgumentError, match=said):
-            eval_program.check(keys, [f"server={url}", "model=base"])
+            eval_program.check(keys, [f"server={url}", "model=base"], 1.0)
     keys = parse(["server=http://x/v1"], "eval.py", eval_program.Keys)[1]
     with pytest.raises(ArgumentError, match="needs model="):
-        eval_program.check(keys, ["server=http://x/v1"])
+        eval_program.check(keys, ["server=http://x/v1"], 1.0)
