@@ -58,9 +58,9 @@ class ChatML:
         return self._messages(messages) + (self.header if header else "")
 
     def reply(self, content: str) -> tuple[str, str]:
-        return self.header, self.with_calls(content) + self.end
+        return self.header, self.mark_calls(content) + self.end
 
-    def with_calls(self, content: str) -> str:
+    def mark_calls(self, content: str) -> str:
         """Return an assistant's content in which the marks around calls of tools are the tokenizer's own."""
         return content.replace(OPEN, self.mark(OPEN)).replace(CLOSE, self.mark(CLOSE))
 
@@ -72,7 +72,7 @@ class ChatML:
         return "".join(self._message(message["role"], message["content"]) for message in messages)
 
     def _message(self, role: str, content: str) -> str:
-        content = self.with_calls(content) if role == "assistant" else content
+        content = self.mark_calls(content) if role == "assistant" else content
         return f"{self.mark('<|im_start|>')}{role}\n{content}{self.end}\n"
 
 
@@ -141,7 +141,7 @@ class Qwen(ChatML):
         return self._messages(messages, len(messages) - 1) + (self.header if header else "")
 
     def reply(self, content: str) -> tuple[str, str]:
-        return self.marked_reply(self.with_calls(content))
+        return self.marked_reply(self.mark_calls(content))
 
     def marked_reply(self, content: str) -> tuple[str, str]:
         """Return what `reply` does, of a content whose marks of calls are the tokenizer's own already."""

@@ -146,6 +146,9 @@ def hand_written(mark: Marks, thinking: bool) -> list[Format]:
     return formats
 
 
+TOOL_USE = "additional_chat_templates/tool_use.jinja"  # the template that transformers takes for tools
+
+
 def default_template(given: object) -> str | None:
     """Return the template of a tokenizer_config.json, which is a text or a list of named texts."""
     if isinstance(given, list):

@@ -23,7 +23,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from models.chat.formats import ANSWER, THINK, Marks, check, has_tools, in_thought, without_thoughts
-from models.chat.templates import ASKED, SAID, Format, NoFormat, choose_format
+from models.chat.templates import ASKED, SAID, TOOL_USE, Format, NoFormat, choose_format
 from models.chat.tool_formats import choose_call_reader, tools_format
 from models.chat.tools import Reader
 from models.json_file import parse_json, read_bytes, read_object
@@ -36,8 +36,7 @@ PROBE = "The Quick, brown fox: 0123456789\n\tdéjà 漢字 <b> 'x' [1] {y}\n end
 HALF = "\ufffd"  # what decoding a part of a character's bytes gives
 GROWTH, COMPONENTS = 64, 32  # most characters made of one; components of a stage
 EXPRESSION, REPEATS = 4000, 3  # most characters of an expression; repetitions without an end in an alternative of it
-COPIED = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja")
-COPIED += ("additional_chat_templates/tool_use.jinja",)
+COPIED = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja", TOOL_USE)
 KINDS = {  # of a stage's components, and under which name a Sequence lists them
     "normalizer": (
         "normalizers",

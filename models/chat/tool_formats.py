@@ -8,6 +8,7 @@ from models.chat.formats import Marks, Qwen, without_thoughts
 from models.chat.jinja import Compiled, compiled
 from models.chat.templates import (
     ASKED,
+    TOOL_USE,
     Format,
     Rendering,
     Template,
@@ -43,7 +44,7 @@ def tools_format(folder: Path, mark: Marks, thinking: bool, written: Format) -> 
 def template_of_tools(folder: Path) -> str | None:
     """Return the checkpoint's template named tool_use, which transformers takes for conversations with tools; else its
     default one, None without any."""
-    path, given = folder / "additional_chat_templates" / "tool_use.jinja", read_template(folder)
+    path, given = folder / TOOL_USE, read_template(folder)
     if path.is_file():
         return read_bytes(path).decode()
     for one in given if isinstance(given, list) else ():
@@ -78,7 +79,7 @@ class Qwen3Tools(Rendering):
         self._written, self.end, self.opens_thought = written, written.end, written.opens_thought
 
     def reply(self, content: str, calls: Sequence[dict] = ()) -> tuple[str, str]:
-        return self._written.marked_reply(self._with_calls(self._written.with_calls(content), calls))
+        return self._written.marked_reply(self._with_calls(self._written.mark_calls(content), calls))
 
     def follow_up(self, closed: bool, messages: list[dict]) -> tuple[str, str]:
         return self._written.follow_up(

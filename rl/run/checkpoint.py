@@ -9,15 +9,13 @@ from safetensors.torch import save_file
 
 import lora
 from models import Tokenizer
+from models.chat.tokenizer import COPIED
 from models.weights import TINY, local
 from rl import ranks
 from rl.ranks import saving
 from rl.run import bases, full_finetuning, retention
 from rl.run.files import new_folder
 from rl.run.state import COUNTERS, MOVED, TrainState
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-TOKENIZER_FILES += ("additional_chat_templates/tool_use.jinja",)
 
 
 @ranks.holders_only
@@ -58,7 +56,7 @@ def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: s
 
 def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Copy the tokenizer's files, and the generation settings, into a folder."""
-    for name in (*TOKENIZER_FILES, "generation_config.json"):
+    for name in ("tokenizer.json", *COPIED):
         if (tokenizer.folder / name).is_file():
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copy(tokenizer.folder / name, folder / name)

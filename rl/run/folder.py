@@ -22,7 +22,7 @@ from rl.config.words import resolve
 from rl.ranks import heartbeat
 from rl.run import history
 from rl.run.files import checkpoints, how_to_resume, remove_leftovers
-from rl.run.retention import finished_on_disk
+from rl.run.retention import words_if_finished
 
 LOCK = ".lock"
 # written in place: through a symbolic link, if it is one
@@ -167,7 +167,7 @@ def _continued(cfg: Config, folder: Path) -> Config:
             f"resume={folder} goes on with it, another out= starts anew"
         )
     resumed = resolve({"resume": str(folder)})
-    if words := finished_on_disk(resumed, folder):
+    if words := words_if_finished(resumed, folder):
         go_on = f"resume={folder} {words} goes on with it"
         raise FileExistsError(f"out={folder}: this run has finished; {go_on}, another out= starts anew")
     print(f"{folder}: a run with these settings has not finished; it goes on")

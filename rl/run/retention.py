@@ -77,7 +77,7 @@ def evaluation_missing(cfg: Config, run: Path, epoch: int) -> bool:
     return not of_epoch and (bool(evaluated) or epoch == 0)
 
 
-def finished_on_disk(cfg: Config, run: Path) -> str:
+def words_if_finished(cfg: Config, run: Path) -> str:
     """Return "" if the run in the folder has not finished, or lacks its last evaluation; else `words_to_go_on`.
 
     A run whose newest checkpoint is damaged has not: it goes on from the one before.

@@ -57,8 +57,8 @@ def parse(words: list[str]) -> tuple[ModelKeys, Keys]:
 
 def listen(model: str, keys: Keys, sampler: Sampler) -> Server:
     """Return a server that is bound to its port. Raise OSError if it cannot be."""
-    thinking = {value: load_tokenizer(model, value, rewrites=True) for value in (True, False)}
-    protocol = Protocol(sampler, model, thinking, keys.load)
+    by_thinking = {thinking: load_tokenizer(model, thinking, rewrites=True) for thinking in (True, False)}
+    protocol = Protocol(sampler, model, by_thinking, keys.load)
     access = Access(keys.key, own_names(keys.host, *keys.names.replace(" ", "").split(",")), "as its API key")
     try:
         server = Server(keys.host, keys.port, protocol.answer, access)

@@ -123,13 +123,13 @@ class PageHandler(Handler):
 class Protocol:
     """Answers requests with a sampler.
 
-    base: the base model's name. thinking: the tokenizers for requests that ask for thoughts, or for none. may_load:
+    base: the base model's name. by_thinking: the tokenizers for requests that ask for thoughts, or for none. may_load:
     whether requests may load adapters and unload them.
     """
 
-    def __init__(self, sampler: Sampler, base: str, thinking: dict[bool, Tokenizer], may_load: bool):
+    def __init__(self, sampler: Sampler, base: str, by_thinking: dict[bool, Tokenizer], may_load: bool):
         self.sampler, self.base, self.may_load, self.began = sampler, base, may_load, int(time.time())
-        self.tokenizer, self.thinking = sampler.tokenizer, thinking
+        self.tokenizer, self.by_thinking = sampler.tokenizer, by_thinking
         self.first_ids = self.tokenizer.first_ids if self.tokenizer else []  # a bad file is refused at the start
         self.server: Server | None = None  # set by whoever makes it, because it needs `answer`
         sampler.notify = self._notify
@@ -203,7 +203,7 @@ class Protocol:
 
     def _chat(self, body: dict) -> Stream:
         thinking = _options(body, "chat_template_kwargs", "enable_thinking", None)
-        tokenizer = self.tokenizer if thinking is None else self.thinking[thinking]
+        tokenizer = self.tokenizer if thinking is None else self.by_thinking[thinking]
         messages, tools = _messages(body.get("messages")), offered_tools(body)
         if tools:
             messages[0] = messages[0] | {"tools": tools}

@@ -175,12 +175,12 @@ class Rows(Engine):
             return sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
 
     @torch.no_grad()
-    def _most_likely(self, hidden_1D, temperature: float, top_k: int, top_p: float, count: int):
-        """Return [(id, log-probability)] of the likeliest tokens, in the distribution that samples."""
-        logits_1V = head_logits(hidden_1D, self.model.lm_head.weight, temperature or 1.0)[:1]
+    def _most_likely(self, hidden_BD, temperature: float, top_k: int, top_p: float, count: int) -> list:
+        """Return [(id, log-probability)] of the likeliest tokens behind the first row, as it is sampled."""
+        logits_BV = head_logits(hidden_BD, self.model.lm_head.weight, temperature or 1.0)[:1]
         if temperature and (top_k or top_p < 1):
-            logits_1V = truncate(logits_1V, top_k, top_p)
-        best = logits_1V[0].log_softmax(-1).topk(min(count, logits_1V.shape[1]))
+            logits_BV = truncate(logits_BV, top_k, top_p)
+        best = logits_BV[0].log_softmax(-1).topk(min(count, logits_BV.shape[1]))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return [(token, logprob) for token, logprob in pairs if logprob > float("-inf")]
 
