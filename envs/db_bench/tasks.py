@@ -96,7 +96,7 @@ def draw(rng: Random, skill: str, level: str, split: str, database: Database, fr
             truth = solve(task, LEVELS[level][2], database)
             if truth:
                 said = rng.choice(ways_at(level, levels, ways)).format(**values)
-                return replace(task, instruction=said if level == "1" else f"{said}\n{header(table, columns)}", **truth)
+                return replace(task, instruction=f"{said}\n{header(table, columns)}", **truth)
     raise Refusal(f"no task of skill {skill} at level {level} is in split {split}")
 
 

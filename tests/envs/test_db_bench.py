@@ -231,6 +231,16 @@ def test_the_expert_solves_tasks(level, prompt):
     assert len(solve(level, prompt, range(60))) > 15
 
 
+@pytest.mark.parametrize("words", [{"prompt": "native"}, {"prompt": "short"}, {"tools": "native"}])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_first_message_names_the_table_and_its_columns(level, words):
+    """Made-up names cannot be guessed."""
+    env = Env(Config(difficulty=level, tasks="fresh", **words))
+    for seed in range(20):
+        said = env.reset(seed)[-1]["content"]
+        assert all(name in said for name in [env.goal.table, *(name for name, _ in env.goal.columns)])
+
+
 def test_a_table_that_is_gone_is_a_wrong_state():
     """An empty table may be right; a dropped one is not."""
     env = at(replace(CHANGE, sql="DELETE FROM pets", state=digest([])))
