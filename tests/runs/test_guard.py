@@ -633,12 +633,12 @@ def test_a_metric_that_is_no_number_is_a_damaged_line(wrong, tmp_path):
 
 def test_the_generator_of_the_gpu_is_saved(tmp_path, monkeypatch):
     """With stand-ins for CUDA's generator."""
-    restored = []
+    restored, state = [], make_state(1)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: torch.arange(16, dtype=torch.uint8))
     monkeypatch.setattr(torch.cuda, "set_rng_state", restored.append)
-    folder = save_checkpoint(make_state(1), tmp_path)
+    folder = save_checkpoint(state, tmp_path)
     resume.load_checkpoint(make_state(), folder)
     assert load_file(folder / "rng.safetensors").keys() == {"cpu", "cuda"}
     assert [state.tolist() for state in restored] == [list(range(16))]

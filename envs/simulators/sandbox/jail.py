@@ -237,6 +237,11 @@ def become_program(limits: tuple, fds: list[int], status: int, box: Box) -> str:
         call("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))  # no capability of any kind
         call("prctl", filters.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        for fd, stream in enumerate(streams):
+            os.dup2(stream, fd)
+        # Here, because it may need close_range(), which the filter refuses, and the C library then ends the process.
+        os.closerange(3, status)
+        os.closerange(status + 1, 1024)
         for kind, most in (
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_MSGQUEUE, 0),
@@ -251,14 +256,12 @@ def become_program(limits: tuple, fds: list[int], status: int, box: Box) -> str:
             resource.setrlimit(kind, (most, most))
         if box.landlock:
             filters.landlock(["/"] if box.isolated else LIBRARIES, ["/tmp"] if box.isolated else [])
-        for fd, stream in enumerate(streams):
-            os.dup2(stream, fd)
         if box.seccomp:
             filters.seccomp(box.calls)
     except (OSError, ValueError) as error:
         os.write(status, f"refused: {error}".encode())
         os._exit(1)
-    os.closerange(3, 1024)
+    os.close(status)
     return source
 
 
