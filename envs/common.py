@@ -1,5 +1,6 @@
 """Functions that the environments share: splits of tasks, checks of options, forms of prompts and replies."""
 
+import os
 import re
 from difflib import get_close_matches
 from hashlib import sha256
@@ -58,7 +59,7 @@ def check_count(name: str, value: int, least: int = 1) -> None:
 def check_file(what: str, path: str, option: str = "data") -> None:
     """Raise ValueError, naming the most similar file, if the value of an option is not a file."""
     place = Path(path)
-    if not place.is_file():
+    if not os.path.isfile(path):  # before Python 3.14 Path.is_file() raises OSError for a name that is too long
         close = get_close_matches(place.name, [other.name for other in place.parent.glob("*") if other.is_file()], n=1)
         meant = f"; did you mean {str(place.with_name(close[0]))!r}?" if close else ""
         raise Refusal(f"{option} must be {what}: no file {path!r}{meant}")

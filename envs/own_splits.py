@@ -5,6 +5,7 @@ every split. The seeds 0, 1, 2, ... play each task once, in the order of the fil
 and n=0 of eval.py as many as there are tasks.
 """
 
+import os
 from pathlib import Path
 
 from envs.base import Configured
@@ -40,7 +41,12 @@ def check_splits(config, form: str = "{}") -> None:
         raise Refusal(f"splits must be 'hash' or 'own', not {config.splits!r}")
     if config.splits == "own" and not config.data:
         raise Refusal("splits=own needs data=, a file or a folder with a file for each split")
-    if config.splits == "hash" and config.data and _found(config.data, form) and not Path(config.data, WHOLE).is_file():
+    if (
+        config.splits == "hash"
+        and config.data
+        and _found(config.data, form)
+        and not os.path.isfile(Path(config.data, WHOLE))
+    ):
         raise Refusal(f"data: {config.data} has a file for each split; splits=own plays them")
 
 
@@ -49,7 +55,7 @@ def files_of(data: str, form: str = "{}") -> dict[str, str]:
 
     Raise ValueError for a folder without any such file.
     """
-    if not Path(data).is_dir():
+    if not os.path.isdir(data):
         return dict.fromkeys(SPLITS, data)
     found = _found(data, form)
     if not found:
@@ -62,7 +68,7 @@ def _found(folder: str, form: str) -> dict[str, str]:
     found = {}
     for split in SPLITS:
         names = [form.format(name) + ending for name in NAMES[split] for ending in ENDINGS]
-        there = [str(Path(folder, name)) for name in names if Path(folder, name).is_file()]
+        there = [str(Path(folder, name)) for name in names if os.path.isfile(Path(folder, name))]
         found |= {split: there[0]} if there else {}
     return found
 

@@ -7,6 +7,7 @@ python -m envs.db_bench out=ours.json count=5000        generated tasks in the s
 """
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,7 @@ class Keys:
 
     def __post_init__(self):
         self.difficulty = level_list(self.difficulty, LEVELS)
-        out = Path(self.out)
-        if self.out and (out.is_dir() or not out.parent.is_dir()):
+        if self.out and (os.path.isdir(self.out) or not Path(self.out).parent.is_dir()):
             raise Refusal(f"out must be a file in an existing folder, not {self.out!r}")
         if self.data:
             read_tasks(self.data, single_skill=True)  # raises ValueError for an entry that is not a task
