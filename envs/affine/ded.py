@@ -22,7 +22,9 @@ Cases.    stdin_stdout: a list as input has one item per line; stdin ends with a
 
 Tasks.    panel: the templates with their few parameters. fresh: the same with wider ranges and other names.
 
-Prompts.  native: the task, an example that is not a test case, and the form of a program. short: the task alone.
+Prompts.  native: the task, an example that is not a test case, and the form of a program, which as in the original is
+          also asked for where the task wants a function: the function alone is right. short: the task alone, so that
+          an agent learns by trying that what is printed `, then` goes on one line.
 
 Reward.   1 when every case passes, else 0. info["valid"]: in the first case it printed something and did not fail.
           info["shaped"]: the reward; a share of the cases would pay for programs that always print the same.

@@ -7,7 +7,7 @@ Task.     `(x1 ∨ ¬x3) ∧ (¬x2 ∨ x3)`: a secret assignment of n variables 
     2         5 variables, 15 clauses of 3
     3         8 variables, 33 clauses of 3
     guide     10 to 20 variables, clauses of 3 to 5, 4.2 per variable: near the threshold for 3, with room for 4 and 5
-    original  15 variables, 63 clauses of 10
+    original  15 variables, 63 clauses of 10; a random answer is right 94 times in 100
 
 Answers.  Any text. Every `x3=True`, `x3=False`, `x3=1` or `x3=0` in it counts, without spaces around the `=`; the
           last one for a variable wins, unknown variables are ignored. A missing variable makes neither x3 nor ¬x3

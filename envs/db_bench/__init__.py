@@ -21,7 +21,8 @@ Replies.  The rows of the last part, or the error. envs/simulators/mysql lists t
     [('Ann', Decimal('3.5000'))]         a Python list; [] after a change; at most 8,000 characters
     1146 (42S02): Table 'pets.cats' doesn't exist
 
-Answers.  A question: the true rows in parentheses, in the true order. A number is right within 1e-6, also as
+Answers.  A question: the true rows in parentheses, in the true order; at level 1 groups in any order, since their
+          instructions name none. A number is right within 1e-6, also as
           Decimal('...'), in quotes, with $ before or % after it. A string must be equal, with or without quotes. A
           single row needs no parentheses: `Ann, 3`. No rows: only square brackets, quotes and blanks. A string that
           contains a comma or a parenthesis cannot be answered; generated tasks have none.
@@ -85,7 +86,7 @@ answer after {limit} statements."""
 AGREED = "OK."
 WITH_TOOLS = """\
 You work with a MySQL database. You are given a question about one table, or a change to make in it. Call one tool in \
-each reply. After {limit} statements without an answer the task has failed.
+each reply. A reply without a well-formed call, or {limit} statements without an answer, end the task as failed.
 
 {task}"""
 TOOLS = [
@@ -266,7 +267,10 @@ class Env(OwnSplits):
 
     def _progress(self, rows: list | None) -> float:
         """Return the shaped reward of a statement: for the right rows or the right state, paid once."""
-        right = rows is not None and (self._state_right() if self.goal.answer is None else same(rows, self.goal.answer))
+        if self.goal.answer is None:
+            right = rows is not None and self._state_right()
+        else:
+            right = rows is not None and same(rows, self.goal.answer, self.goal.any_order)
         self.tried = self.tried or right
         if self.found or not right:
             return 0.0
@@ -277,7 +281,7 @@ class Env(OwnSplits):
         """Return whether the answer, or for a change the table, is right."""
         if self.goal.answer is None:
             return self._state_right()
-        return matches(answer, self.goal.answer, self.config.strict)
+        return matches(answer, self.goal.answer, self.config.strict, self.goal.any_order)
 
     def _state_right(self) -> bool:
         """Return whether the table equals the one after the true SQL."""
@@ -354,16 +358,29 @@ def read_short(reply: str) -> tuple[str, str]:
     return ("answer", rest) if word.lower().rstrip(":") == "answer" else ("sql", line)
 
 
-def same(rows: list, truth: list) -> bool:
+def same(rows: list, truth: list, any_order: bool = False) -> bool:
     """Return whether rows equal the true ones."""
-    if len(rows) != len(truth) or any(len(row) != len(right) for row, right in zip(rows, truth, strict=True)):
-        return False
-    pairs = ((a, b) for row, right in zip(rows, truth, strict=True) for a, b in zip(row, right, strict=True))
-    return all(equal(str(value), right, strict=True) for value, right in pairs)
+    return paired([[str(value) for value in row] for row in rows], truth, True, any_order)
 
 
-def matches(answer: str, truth: list, strict: bool = True) -> bool:
-    """Return whether an answer's text lists the true rows in order."""
+def paired(rows: list[list[str]], truth: list, strict: bool, any_order: bool) -> bool:
+    """Return whether each row has the values of a true row of its own, the one at its place unless `any_order`."""
+    left = list(truth)
+    for row in rows:
+        right = next((right for right in (left if any_order else left[:1]) if is_row(row, right, strict)), None)
+        if right is None:
+            return False
+        left.remove(right)
+    return not left
+
+
+def is_row(row: list[str], right: tuple, strict: bool) -> bool:
+    """Return whether the values of a row are the true ones."""
+    return len(row) == len(right) and all(equal(value, true, strict) for value, true in zip(row, right, strict=True))
+
+
+def matches(answer: str, truth: list, strict: bool = True, any_order: bool = False) -> bool:
+    """Return whether an answer's text lists the true rows, in order unless `any_order`."""
     rows = rows_in(answer)
     if rows is None:
         return False
@@ -371,15 +388,11 @@ def matches(answer: str, truth: list, strict: bool = True) -> bool:
         return not strict or not answer.strip(" []'\"\t\r")
     if not rows and len(truth) == 1:
         rows = [answer.strip().removeprefix("[").removesuffix("]")]
-    if len(rows) != len(truth):
-        return False
-    for text, right in zip(rows, truth, strict=True):
-        parts = text.split(",")
-        if len(parts) == len(right) + 1 and not parts[-1].strip():  # (5,)
-            parts.pop()
-        if len(parts) != len(right) or not all(equal(p.strip(), v, strict) for p, v in zip(parts, right, strict=True)):
-            return False
-    return True
+    parts = [text.split(",") for text in rows]
+    for row in parts:
+        if truth and len(row) == len(truth[0]) + 1 and not row[-1].strip():  # (5,)
+            row.pop()
+    return paired([[part.strip() for part in row] for row in parts], truth, strict, any_order)
 
 
 def rows_in(answer: str) -> list[str] | None:

@@ -106,7 +106,8 @@ When the task is done:
 Act: finish
 {answer}
 Commands must not ask for input. Each block is executed in a new shell that starts in /: files stay as you leave them, \
-the working directory and variables do not. You have {turns} rounds; the task ends after them, or with finish."""
+the working directory and variables do not. You have {turns} rounds; the task ends after them, with finish, or with a \
+reply without an action."""
 ANSWER = """
 When the task is a question, and you know the answer:
 
@@ -115,7 +116,8 @@ Act: answer(what you answer, between these parentheses)
 AGREED = "OK."
 WITH_TOOLS = """\
 You are at work on an Ubuntu machine, as root and through bash. Carry out the task. Call one tool in each reply. \
-Commands must not ask for input. You have {turns} rounds; the task ends after them, or with finish.
+Commands must not ask for input. You have {turns} rounds; the task ends after them, with finish, or with a reply \
+without a well-formed call.
 
 {task}"""
 TOOLS = [
@@ -128,7 +130,8 @@ TOOLS = [
     function("finish", "Say that the task is done."),
 ]
 QUESTION_TOOLS = [*TOOLS, function("answer", "Answer the question, which ends the task.", text=TEXT)]
-SHORT = "Reply with one bash command. When all is done: finish"
+SHORT = "Reply with one bash command. When all is done: finish"  # at levels 1 and 2
+SHORT_OF_MANY = "Reply with lines of bash, {turns} times at most. When all is done: finish"
 NO_ACTION = r'Cannot extract action from agent response. Pattern: "Act:\s*(.+)"'
 BAD_ACTION = r'Invalid action string matched by pattern "Act:\s*(.+)"'
 OUTPUT = "The output of the OS:\n\n"
@@ -223,7 +226,8 @@ class Env(OwnSplits):
             return [{"role": "user", "content": content, "tools": self.tools}]
         answer = ANSWER if task.answers else ""
         instructions = INSTRUCTIONS.format(turns=self.config.max_turns, answer=answer)
-        return common.opening(self.config.prompt, task.instruction, instructions, AGREED, SHORT)
+        short = SHORT if task.level in ("1", "2") else SHORT_OF_MANY.format(turns=self.config.max_turns)
+        return common.opening(self.config.prompt, task.instruction, instructions, AGREED, short)
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""

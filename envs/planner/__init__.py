@@ -78,17 +78,18 @@ STOP = re.compile(  # content words are others than these
 WORD = re.compile(r"[^\W\d_]+|\d+|[-+*/]")
 STEM = 5  # letters of a word that count: cookie and cookies are one word
 HELPERS = {
-    "model": "A helper works them out one by one and then puts the results together.",
+    "model": "A helper works them out one by one and then puts the results together. Otherwise the helper gets the "
+    "whole problem.",
     "rules": "A helper works them out one by one, and the last result is the answer. It only knows arithmetic, so end "
-    'each with a calculation such as "3 times 12" or "result 1 minus 5", where result 1 is that of the first.',
+    'each with a calculation such as "3 times 12" or "result 1 minus 5", where result 1 is that of the first. '
+    "Otherwise the helper gets the whole problem, of which it can read no more than such a calculation.",
 }
 NATIVE = """\
 Do not solve this problem. Plan how it should be solved.
 
 Problem: {question}
 
-Is it better split into parts? Then write a few subproblems, mostly two or three, with one calculation each. {helper} \
-Otherwise the helper gets the whole problem.
+Is it better split into parts? Then write a few subproblems, mostly two or three, with one calculation each. {helper}
 
 Reply with one JSON object and nothing else:
 {{"should_decompose": true or false, "subproblems": ["...", "..."], "plan": "how the results give the answer"}}"""

@@ -127,6 +127,8 @@ why this action is next
 
 Action:
 the action"""
+CONNECT = "connect OBJ to OBJ, disconnect OBJ"
+TELEPORT = "teleport to LOC: into any room at once\n"
 AGREED = "OK. I'll follow your instructions and try my best to solve the task."
 SHORT_PROMPT = "Reply with one action, such as: open door to X, go to X, pick up X, focus on X, move X to Y, wait."
 REASONS = {
@@ -182,6 +184,15 @@ class Config:
         return (own - {"easy"}) | (set(EASY) if "easy" in own else set()) | set(LEVELS[level][1])
 
 
+def offered(house: House) -> str:
+    """Return the instructions, with the actions that the simplifications leave and add."""
+    lines = [
+        line for line in INSTRUCTIONS.splitlines(keepends=True) if "connect" in house.grammar or CONNECT not in line
+    ]
+    after = 1 + next(i for i, line in enumerate(lines) if line.startswith("go to"))
+    return "".join([*lines[:after], *[TELEPORT] * ("teleport" in house.grammar), *lines[after:]])
+
+
 class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
@@ -215,7 +226,7 @@ class Env(Configured):
         self.turns, self.paid = 0, 0
         self.running = True
         observation = relabel(f"{self.house.description}\n{self.house.room.look()}", self.labels)
-        return common.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT_PROMPT)
+        return common.opening(self.config.prompt, observation, offered(self.house), AGREED, SHORT_PROMPT)
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""

@@ -42,6 +42,7 @@ Prompts.  native: a system message with the rules, the tools as JSON schemas and
           short: one message. The action is the reply's first line, `cancel_pending_order #W123 no longer needed`:
           a tool and its arguments, separated by spaces, the last one taking the rest; or all separated by `;`. Items
           of a list are separated by commas. `respond TEXT`, or a line without a tool's name, goes to the customer.
+          The message names the tools, at level 1 none, and no rule: it is for a model that has seen demonstrations.
           tools=native: the rules, and the sixteen tools as the checkpoint's template offers them; a reply without a
           call goes to the customer, a malformed call is answered by `Unknown action invalid tool call: ...`.
 

@@ -241,6 +241,23 @@ def test_the_first_message_names_the_table_and_its_columns(level, words):
         assert all(name in said for name in [env.goal.table, *(name for name, _ in env.goal.columns)])
 
 
+def test_groups_of_level_1_are_right_in_any_order():
+    """Their instruction names no order; those of levels 2 and 3 do, and so do all others."""
+    task = replace(ASK, skill="group_by_single_column", level="1", answer=[("dog", 2), ("cat", 1)])
+    for answer, right in (
+        ("[('cat', 1), ('dog', 2)]", True),
+        ("[('cat', 2), ('dog', 1)]", False),
+        ("[('cat', 1)]", False),
+    ):
+        assert at(task).step(f"answer {answer}").info["success"] == right
+        for other in (replace(task, level="2"), replace(task, skill="order_by_single_column")):
+            assert not at(other).step(f"answer {answer}").info["success"]
+    assert not at(task).step("answer [('cat', 1), ('cat', 1)]").info["success"]
+    for level in LEVELS:
+        drawn = draw(Random(1), "having_single_condition_with_aggregate", level, "train", Database())
+        assert drawn.any_order == (level == "1")
+
+
 def test_a_table_that_is_gone_is_a_wrong_state():
     """An empty table may be right; a dropped one is not."""
     env = at(replace(CHANGE, sql="DELETE FROM pets", state=digest([])))

@@ -74,6 +74,11 @@ def first_product(seen: list[dict], turn: int) -> str:
     ]
 
 
+def rounds(seen: list[dict], turn: int) -> str:
+    """Walk three steps, turn left, and so on."""
+    return "turn left" if turn % 4 == 3 else "move forward"
+
+
 def list_numbers(seen: list[dict], turn: int) -> str:
     """Write every whole number up to 1,200 to the customer."""
     return "respond " + " ".join(map(str, range(400 * (turn % 3), 400 * (turn % 3) + 400)))
@@ -91,6 +96,7 @@ CHEAP: dict[str, tuple[dict, dict[str, Agent]]] = {
             "forward": always("move forward"),
             "toggle": always("toggle"),
             "pick up": always("pickup"),
+            "rounds": rounds,
         },
     ),
     "webshop": (

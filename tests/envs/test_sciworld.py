@@ -573,3 +573,12 @@ def test_only_some_actions_take_time():
 def test_a_long_reply_is_cut():
     env = at("boil", ":water:kitchen:$")
     assert env.step("look" + " " * MAX_ACTION + "at nothing").observation.startswith("This room is called")
+
+
+def test_the_prompt_offers_the_actions_that_simplifications_leave():
+    for names, connect, teleport in (("", True, False), ("easy", False, True), ("teleportAction", True, True)):
+        for seed in range(20):
+            env = Env(Config(families="find-animal", difficulty="3", simplifications=names))
+            said = env.reset(seed)[0]["content"]
+            assert ("\nconnect OBJ" in said, "\nteleport to LOC" in said) == (connect, teleport)
+            assert ("connect" in env.house.grammar, "teleport" in env.house.grammar) == (connect, teleport)
