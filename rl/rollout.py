@@ -292,7 +292,7 @@ def write_prompt(tokenizer: Tokenizer, messages: list[dict]) -> list[int]:
 
 def timed_out(step: envs.Step, env: envs.Environment) -> envs.Step:
     """Return the step as the last one of an episode that max_len ends: it also pays what the environment's turn limit
-    does, so that a reply which is too long never earns more than a wrong one."""
+    does, so that a reply which is too long earns no more than a wrong one by the environment's own rewards."""
     shaped = step.info["shaped"] + env.timeout_reward
     info = {**step.info, "outcome": "timeout", "success": False, "shaped": shaped}
     return replace(step, reward=step.reward + env.timeout_reward, truncated=True, info=info)
