@@ -142,7 +142,7 @@ def test_another_form_of_calls_is_refused(tmp_path):
 
 def test_deeply_nested_arguments_are_refused(load):  # noqa: F811
     deep = as_openai({"role": "assistant", "content": "", "tool_calls": [called("x")]})
-    deep["tool_calls"][0]["function"]["arguments"] = '{"a": ' + "[" * 900 + "]" * 900 + "}"
+    deep["tool_calls"][0]["function"]["arguments"] = '{"a": ' + "[" * 50_000 + "]" * 50_000 + "}"
     with pytest.raises(BadRequest) as caught:
         sent(Scripted(load("qwen2.5")), messages=[*ASKED["messages"], deep])
     assert caught.value.args[0] == 400
