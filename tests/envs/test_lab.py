@@ -646,6 +646,7 @@ def trained(folder, *words) -> tuple[dict, list[dict]]:
         "eval_episodes=0",
         "lora.r=4",
         "threads=1",
+        "products=onednn",  # the choice by time could be another in the second run
         "max_new_tokens=12",
     ]
     train.main(parse([*small, f"out={folder}", *words]))
