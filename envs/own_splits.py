@@ -41,12 +41,8 @@ def check_splits(config, form: str = "{}") -> None:
         raise Refusal(f"splits must be 'hash' or 'own', not {config.splits!r}")
     if config.splits == "own" and not config.data:
         raise Refusal("splits=own needs data=, a file or a folder with a file for each split")
-    if (
-        config.splits == "hash"
-        and config.data
-        and _found(config.data, form)
-        and not os.path.isfile(Path(config.data, WHOLE))
-    ):
+    whole = os.path.isfile(Path(config.data, WHOLE))
+    if config.splits == "hash" and config.data and _found(config.data, form) and not whole:
         raise Refusal(f"data: {config.data} has a file for each split; splits=own plays them")
 
 
