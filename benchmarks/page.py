@@ -4,13 +4,15 @@
     python -m benchmarks.page check=true                write nothing; exit with 1 if the page has other tables
 
 A table stands between <!-- FILE --> and <!-- end -->, where FILE is a record of benchmarks/referee.py. With
-<!-- FILE in rows --> it has a row for each environment. The rest of the page is written by hand.
+<!-- FILE in rows --> it has a row for each environment, with <!-- FILE FILE in columns --> two columns for each, and a
+row for each algorithm. The rest of the page is written by hand.
 """
 
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from benchmarks import referee
 from rl.config import program
@@ -20,7 +22,7 @@ from rl.run.files import read_json, write_text
 
 NAME = "benchmarks.page"
 PAGE, RECORDS = referee.ROOT / "docs" / "results.md", referee.ROOT / "benchmarks" / "results"
-BLOCK = re.compile(r"<!-- ([\w./-]+\.json)( in rows)? -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- ((?:[\w./-]+\.json )+)(?:in (rows|columns) )?-->\n.*?<!-- end -->", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -28,25 +30,42 @@ class Keys:
     check: bool = False  # only compare
 
 
-def tables_of(record: dict) -> Iterator[str]:
+def tables(rows: list[dict]) -> Iterator[str]:
     """Yield the lines of the tables, one for each environment."""
-    for row in record["rows"]:
+    for row in rows:
         yield from referee.table(row)
         yield ""
 
 
-def table_in_rows(record: dict) -> Iterator[str]:
+def table_in_rows(rows: list[dict]) -> Iterator[str]:
     """Yield the lines of one table: sampled success, greedy success, and what training adds to sampled success, over
     SFT where a row has it and else over the base. A policy that failed has its reason."""
-    names = list(dict.fromkeys(name for row in record["rows"] for name in row["policies"]))
+    names = names_of(rows)
     trained = [name for name in names if name in referee.COMPARED]
     yield f"| `env=` | distinct tasks | {' | '.join([*names, *(f'{name} adds' for name in trained)])} |"
     yield f"|---|{'---:|' * (1 + len(names) + len(trained))}"
-    for row in record["rows"]:
+    for row in rows:
         rates = [success(row, name) for name in names]
         added = [gain(row, name) for name in trained]
         yield f"| `{row['env']}` | {len(set(row['tasks']))} | {' | '.join(rates + added)} |"
     yield ""
+
+
+def table_in_columns(rows: list[dict]) -> Iterator[str]:
+    """Yield the lines of the same table turned: a row for each policy, and for each environment its success and what
+    training adds."""
+    heads = [(f"`{row['env']}`", "adds") for row in rows]
+    yield f"| | {' | '.join(chain(*heads))} |"
+    yield f"|---|{'---:|' * 2 * len(rows)}"
+    for name in names_of(rows):
+        cells = [(success(row, name), gain(row, name) if name in referee.COMPARED else "") for row in rows]
+        yield f"| {name} | {' | '.join(chain(*cells))} |"
+    yield ""
+
+
+def names_of(rows: list[dict]) -> list[str]:
+    """Return the names of policies, each once, in their order."""
+    return list(dict.fromkeys(name for row in rows for name in row["policies"]))
 
 
 def success(row: dict, name: str) -> str:
@@ -71,12 +90,14 @@ def written_anew(page: str) -> str:
     """Return the page with the tables of today's records. Raise Refusal if a record is not there."""
 
     def block(found: re.Match) -> str:
-        path = RECORDS / found[1]
-        if not path.is_file():
-            raise Refusal(f"{PAGE}: there is no {path}; out= of python -m {referee.NAME} writes it")
-        record = read_json(path)
-        head = [found[0].partition("\n")[0], f"`{record['command']}` at {record['commit']}:", ""]
-        return "\n".join([*head, *(table_in_rows if found[2] else tables_of)(record), "<!-- end -->"])
+        paths = [RECORDS / name for name in found[1].split()]
+        if missing := [path for path in paths if not path.is_file()]:
+            raise Refusal(f"{PAGE}: there is no {missing[0]}; out= of python -m {referee.NAME} writes it")
+        records = [read_json(path) for path in paths]
+        heads = [f"`{record['command']}` at {record['commit']}:" for record in records]
+        form = {"rows": table_in_rows, "columns": table_in_columns, None: tables}[found[2]]
+        lines = form([row for record in records for row in record["rows"]])
+        return "\n".join([found[0].partition("\n")[0], *heads, "", *lines, "<!-- end -->"])
 
     return BLOCK.sub(block, page)
 

@@ -1,6 +1,7 @@
 """python -m benchmarks.referee and benchmarks.learn: equal terms for every algorithm, and what tables say of them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -197,12 +198,14 @@ def test_the_page_of_results_has_the_tables_of_its_records(tmp_path, monkeypatch
     monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(page, "RECORDS", tmp_path)
     tables = "<!-- table.json -->\n| old |\n<!-- end -->\nbetween\n<!-- table.json in rows -->\n<!-- end -->\n"
+    tables += "<!-- table.json table.json in columns -->\n<!-- end -->\n"
     page.PAGE.write_text(f"before\n{tables}after\n")
     with pytest.raises(SystemExit):
         page.main(["check=true"])
     page.main([])
     assert "| old |" not in page.PAGE.read_text() and "| grpo | 0.003 | 120 |" in page.PAGE.read_text()
     assert "| `sat` | 10 | 30.0% (" in page.PAGE.read_text().partition("between")[2]
+    assert re.search(r"^\| grpo \|( [\d.]+% \([^|]*; [\d.]+% \| [+-][^|]*\|){2}$", page.PAGE.read_text(), re.MULTILINE)
     assert page.PAGE.read_text().startswith("before\n") and page.PAGE.read_text().endswith("\nafter\n")
     page.main(["check=true"])
 
@@ -210,8 +213,21 @@ def test_the_page_of_results_has_the_tables_of_its_records(tmp_path, monkeypatch
 def test_a_row_says_why_a_policy_failed(programs, tmp_path):
     record = run(tmp_path)
     record["rows"][0]["policies"]["grpo"] = {"failed": "out of memory | rank 1"}
-    (row,) = (line for line in page.table_in_rows(record) if line.startswith("| `sat`"))
+    (row,) = (line for line in page.table_in_rows(record["rows"]) if line.startswith("| `sat`"))
     assert "failed: out of memory / rank 1" in row and row.count("|") == 8
+
+
+def test_the_table_in_columns_has_the_cells_of_the_table_in_rows(programs, tmp_path):
+    rows = [dict(run(tmp_path)["rows"][0], env=env) for env in ("sat", "webshop")]
+    in_rows, in_columns = (
+        [[cell.strip() for cell in line.split("|")[1:-1]] for line in form(rows) if line]
+        for form in (page.table_in_rows, page.table_in_columns)
+    )
+    names, (_, _, *by_row) = in_rows[0][2:], in_rows
+    assert in_columns[0] == ["", "`sat`", "adds", "`webshop`", "adds"]
+    for name, *cells in in_columns[2:]:
+        of_rows = [dict(zip(names, row[2:], strict=True)) for row in by_row]
+        assert cells == [cell for row in of_rows for cell in (row[name], row.get(f"{name} adds", ""))]
 
 
 def test_adapters_of_grpo_are_compared_at_their_own_rates(programs, tmp_path):
