@@ -23,6 +23,9 @@ CHATML_TEMPLATE = (  # recognised by its text: jinja2 is not needed to choose th
 )
 
 
+NAME_BEGINS, NAME_ENDS = "\ue000", "\ue001"  # of a control token's name
+
+
 class Marks:
     """Names for control tokens that no text can contain, because they are random in every process.
 
@@ -32,7 +35,7 @@ class Marks:
 
     def __init__(self, tokens: Iterable[str]):
         key = secrets.randbelow(10**20)
-        self.names = {token: f"\ue000{key}.{i}\ue001" for i, token in enumerate(tokens)}
+        self.names = {token: f"{NAME_BEGINS}{key}.{i}{NAME_ENDS}" for i, token in enumerate(tokens)}
 
     def __call__(self, token: str) -> str:
         """Return a control token's name, or the token as plain text if the tokenizer has no such token."""

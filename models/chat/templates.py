@@ -24,6 +24,8 @@ from models.chat.formats import (
     ANSWER,
     CHATML_TEMPLATE,
     CLOSE,
+    NAME_BEGINS,
+    NAME_ENDS,
     OPEN,
     QWEN_SYSTEM,
     THINK,
@@ -253,7 +255,9 @@ class Template(Rendering):
         super().__init__(run, mark, variables, folder)
         self._rewrites = rewrites
         user, assistant = {"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}
-        self._asked, self._answered = [user], [user, assistant]
+        self._asked, self._answered, self._after_last = [user], [user, assistant], ""
+        open_, closed = (self._render(self._asked, header) for header in (True, False))
+        self._after_last = closed[_common_prefix(closed, open_) :]  # of a conversation without a header, Phi-3's EOS
         self._probe([])
         self._no_system = None
         try:
@@ -274,6 +278,11 @@ class Template(Rendering):
         if self._no_system and any(message["role"] == "system" for message in messages):
             raise Refusal(self._no_system)
         return self._render(messages, header)
+
+    def _render(self, messages: list[dict], header: bool = True, whole: bool = True) -> str:
+        """Without what ends a whole conversation: another message may follow."""
+        rendered = super()._render(messages, header, whole)
+        return rendered if header else rendered.removesuffix(self._after_last)
 
     @with_deadline
     def reply(self, content: str, calls: Sequence[dict] = ()) -> tuple[str, str]:
@@ -385,7 +394,7 @@ def _appended(mark: Marks, before: str, after: str) -> str:
     """Return the text that the longer rendering adds to the shorter. Raise ValueError if it rewrites the shorter."""
     if not after.startswith(before):
         at = _common_prefix(before, after)
-        near, first, later = (show(mark, text) for text in (before[:at][-60:], before[at:][:60], after[at:][:60]))
+        near, first, later = (show(mark, text) for text in (before[:at], before[at:], after[at:]))
         raise Refusal(
             "the chat template rewrites earlier messages when more are appended: "
             f"after {near[-30:]!r} it has {first[:30]!r}, later {later[:30]!r}"
@@ -394,9 +403,11 @@ def _appended(mark: Marks, before: str, after: str) -> str:
 
 
 def _common_prefix(one: str, other: str) -> int:
-    """Return the number of characters that two texts have in common before they differ."""
+    """Return the number of characters that two texts have in common before they differ, names taken as a whole."""
     shorter = min(len(one), len(other))
-    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
+    at = next((i for i in range(shorter) if one[i] != other[i]), shorter)
+    opened, ended = one.rfind(NAME_BEGINS, 0, at), one.rfind(NAME_ENDS, 0, at)
+    return opened if opened > ended else at
 
 
 def pattern(mark: Marks) -> re.Pattern:

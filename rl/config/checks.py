@@ -338,13 +338,16 @@ def check_as_adapter(folder: str, given: dict[str, str]) -> None:
 
 
 def check_as_saved(given: dict[str, str], saved: dict[str, Any]) -> None:
-    """Raise ArgumentError for a word lora.KEY= that would change the adapter, or the optimizer's groups, of a resumed
-    run. saved: the run's settings."""
+    """Raise ArgumentError for a word that would change the adapter, its base's weights, or the optimizer, whose moments
+    are saved, of a resumed run. saved: the run's settings."""
     asked, own = build(Lora, given, "lora"), build(Lora, saved, "lora")
-    for key in ("r", "alpha", "targets", "rslora", "b_rate"):
-        if f"lora.{key}" in given and getattr(asked, key) != getattr(own, key):
-            said = f"lora.{key}={given[f'lora.{key}']} has no effect beside resume="
-            raise ArgumentError(f"{said}, whose run has lora.{key}={word(getattr(own, key))}")
+    of_adapter = ("r", "alpha", "targets", "rslora", "b_rate")
+    kept = {f"lora.{key}": (getattr(asked, key), getattr(own, key)) for key in of_adapter}
+    kept |= {key: (given.get(key), saved.get(key, getattr(Config, key))) for key in ("optimizer", "quant")}
+    for key, (value, before) in kept.items():
+        if key in given and value != before:
+            said = f"{key}={given[key]} has no effect beside resume=, whose run has {key}={word(before)}"
+            raise ArgumentError(f"{said}; resume_from= begins anew with another one")
 
 
 def check_tracker(service: str) -> None:

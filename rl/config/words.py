@@ -67,6 +67,10 @@ def checked(words: list[str], program: str, also: type | None = None) -> Any:
             raise ArgumentError(f"{unread[0]}= has no effect with algo={cfg.algo} env={cfg.env}; leave it out")
         if effectless := [key for key in given if key.startswith("lora.") and key != "lora.r" and not cfg.lora.r]:
             raise ArgumentError(f"{effectless[0]}= has no effect beside lora.r=0, which trains every weight")
+        if "lora.dropout" in given and cfg.lora.dropout and cfg.algorithm.source == "rollouts":
+            raise ArgumentError(
+                f"lora.dropout= has no effect with algo={cfg.algo}: without it sampling equals training"
+            )
     return (cfg, keys) if also else cfg
 
 
@@ -151,7 +155,7 @@ def check_words(given: dict[str, str]) -> None:
         if algo != saved_algo:
             anew = f"leave algo= out, or begin anew from its adapter: algo={algo} resume_from={run}"
             raise ArgumentError(f"resume={run} goes on with a run of algo={saved_algo}, not of algo={algo}; {anew}")
-    if given.get("resume") and any(key.startswith("lora.") for key in given):
+    if given.get("resume"):
         checks.check_as_saved(given, saved_settings(given["resume"]))
     if given.get("resume_from"):
         checks.check_as_adapter(given["resume_from"], given)
@@ -178,7 +182,8 @@ def _meant(folder: Path) -> str:
         return f"; runs are there: {', '.join(map(str, runs[:5]))}{', ...' * (len(runs) > 5)}"
     if folder.is_dir() and (folder.parent / "metrics.jsonl").is_file():
         return f"; did you mean {folder.parent}?"
-    near = get_close_matches(folder.name, [path.parent.name for path in folder.parent.glob("*/metrics.jsonl")], 1)
+    others = [path.parent.name for path in folder.parent.glob("*/metrics.jsonl") if path.parent.name != folder.name]
+    near = get_close_matches(folder.name, others, 1)
     return f"; did you mean {folder.parent / near[0]}?" if near else ""
 
 

@@ -80,8 +80,10 @@ def write(cfg: Config, run: Path) -> None:
 
 def check(cfg: Config, run: Path) -> None:
     """Compare with run/origin.json. Raise ValueError if weights, data or reference differ; print what else does."""
-    if (run / "reference" / "manifest.json").is_file():
+    if (manifest := run / "reference" / "manifest.json").is_file():
         verify(run / "reference")
+    elif cfg.resume_from:
+        print(f"{manifest} is missing: whether the adapter that KL is measured against is whole is not checked")
     path = run / "origin.json"
     if not path.is_file():
         print(f"{path} is missing: whether weights, data and code are those of the run's beginning is not checked")

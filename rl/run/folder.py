@@ -65,7 +65,7 @@ def _claim_alone(cfg: Config) -> Iterator[tuple[Config, Path]]:
     try:
         yield (cfg if cfg.resume else _continued(cfg, folder)), folder
     except (OSError, RuntimeError, MemoryError, KeyboardInterrupt) as error:
-        if (folder / "config.json").exists() and not isinstance(error, FileExistsError):
+        if (folder / "config.json").exists() and not isinstance(error, FileExistsError | FileNotFoundError):
             error.add_note(how_to_resume(str(folder)))
         raise
     finally:

@@ -35,6 +35,7 @@ from models import CausalLM
 from models.weights import resolve
 from rl import ranks
 from rl.adam8bit import scale_count
+from rl.config import words
 from rl.config.fields import Config, Lora
 from rl.config.refusals import Refusal
 from rl.core import learning_rate_factor
@@ -63,9 +64,16 @@ def newest_checkpoint(run: Path) -> Path:
 def go_on(state: TrainState, checkpoint: Path, cfg: Config) -> None:
     """Fill the state from a checkpoint, and remove what its run wrote after it. Raise ValueError, one line, if the run
     began from other weights or data, or if a file is damaged."""
-    run = checkpoint.parent
+    run, kl_coef = checkpoint.parent, state.kl_coef
+    before = words.resolve({"resume": str(run)})
     digests.check(cfg, run)
     load_checkpoint(state, checkpoint)
+    check_limits(state, cfg, before)
+    # What the run has adapted holds until another value is given.
+    if cfg.micro_tokens != before.micro_tokens:
+        state.micro_tokens = 0
+    if vars(cfg.algorithm).get("kl_coef") != vars(before.algorithm).get("kl_coef"):
+        state.kl_coef = kl_coef
     state.resumed_from = state.epoch
     print(schedule_change(state, cfg, dict(read_json(run / "config.json"))), end="")
     if ranks.is_first():
@@ -78,6 +86,13 @@ def go_on(state: TrainState, checkpoint: Path, cfg: Config) -> None:
         remove_leftovers(run)
     ranks.wait()  # the others read these files
     print(f"resumed from {checkpoint}")
+
+
+def check_limits(state: TrainState, cfg: Config, before: Config) -> None:
+    """Raise ValueError for a new limit that the run has passed. before: its settings until now."""
+    for key, done in (("epochs", state.epoch), ("max_steps", state.step)):
+        if 0 < getattr(cfg, key) < done and getattr(cfg, key) != getattr(before, key):
+            raise Refusal(f"{key}={getattr(cfg, key)}: {done} are done, so the run ends at {key}={done} or later")
 
 
 SCHEDULED = ("epochs", "episodes", "batch_size", "max_steps", "lr", "schedule", "warmup_steps", "min_lr_ratio")
@@ -191,7 +206,11 @@ def copy_adapter(model: CausalLM, cfg: Config) -> tuple[list[str], Lora]:
     layer = dict(lora.lora_layers(model))[names[0]]
     first, targets = layer.adapters["default"], ",".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
     own = {"r": len(first.A), "alpha": first.alpha, "rslora": first.rslora, "targets": targets}
-    return names, replace(cfg.lora, **own, dropout=layer.dropout)
+    if not cfg.resume:
+        return names, replace(cfg.lora, **own, dropout=layer.dropout)
+    for _, layer in lora.lora_layers(model):
+        layer.dropout = cfg.lora.dropout
+    return names, replace(cfg.lora, **own)
 
 
 def forget_after(folder: Path, epoch: int, evaluations: bool = False) -> None:

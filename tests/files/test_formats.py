@@ -50,14 +50,16 @@ BY_HAND = {  # name: template file, control tokens, thinking
 
 # Written for these tests, to behave as the templates of these families do.
 TEMPLATES = Path(__file__).parents[1] / "fixtures" / "templates"
-NAMES = ("deepseek_r1", "mistral", "llama2", "granite", "phi4")
-R1, INST, LLAMA2, GRANITE, PHI4 = ((TEMPLATES / f"{name}.jinja").read_text() for name in NAMES)
+NAMES = ("deepseek_r1", "mistral", "llama2", "granite", "phi3", "phi4")
+R1, INST, LLAMA2, GRANITE, PHI3, PHI4 = ((TEMPLATES / f"{name}.jinja").read_text() for name in NAMES)
+ROLES = ("system", "user", "assistant", "tool")
 LAST_SYSTEM = INST.replace("loop.first and", "loop.last and")  # Mistral's later templates
 OWN = {  # name: template, control tokens, the names of the special ones
     "r1": (R1, DEEPSEEK, {"bos_token": DEEPSEEK[0], "eos_token": DEEPSEEK[1]}),
     "mistral": (INST, MISTRAL, {"bos_token": "<s>", "eos_token": "</s>"}),
     "llama2": (LLAMA2, MISTRAL[:3], {"bos_token": "<s>", "eos_token": {"content": "</s>"}}),
     "granite": (GRANITE, ("<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>"), {"eos_token": "<|end_of_text|>"}),
+    "phi3": (PHI3, ("<|endoftext|>", *(f"<|{name}|>" for name in ROLES), "<|end|>"), {"eos_token": "<|endoftext|>"}),
     "phi4": (PHI4, ("<|endoftext|>", "<|im_start|>", "<|im_sep|>", "<|im_end|>"), {"eos_token": "<|im_end|>"}),
 }
 
@@ -356,7 +358,7 @@ def hostile(tokenizer: Tokenizer) -> list[str]:
     return found + ["\ue0000.0\ue001", "\ue0020.60\ue003", "{{ bos_token }}", "{% generation %}", *PIECES[:12]]
 
 
-@pytest.mark.parametrize(("name", "end"), [("granite", "<|end_of_text|>"), ("phi4", "<|im_end|>")])
+@pytest.mark.parametrize(("name", "end"), [("granite", "<|end_of_text|>"), ("phi3", "<|end|>"), ("phi4", "<|im_end|>")])
 def test_the_token_that_ends_a_turn_is_the_templates(name, end, load):
     tokenizer = load(name)
     (stop,) = full(tokenizer, end)
