@@ -349,7 +349,9 @@ def _(right):
     return wrong
 
 
-@mutant("dropout in reinforcement learning", "adapters", CausalLM, "train", "dropout", "lora.dropout=0.3")
+@mutant(
+    "dropout in reinforcement learning", "adapters", CausalLM, "train", "dropout", "recipe=tests/fixtures/dropout.toml"
+)
 def _(right):
     return lambda self, mode=True: right(self, True)
 

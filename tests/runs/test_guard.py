@@ -756,11 +756,56 @@ def test_saved_rewards_are_not_asked_for_anew(whole, tmp_path):
     refused(said, *words, "reward.rule=binary", status=2)
 
 
-@pytest.mark.parametrize("word", ["lora.alpha=64", "lora.rslora=true", "lora.r=4", "lora.b_rate=16"])
-def test_a_resumed_run_keeps_its_adapter(word, whole):
-    key, own = word.split("=")[0], {"lora.alpha": "32.0", "lora.rslora": "false", "lora.r": "2", "lora.b_rate": "1.0"}
+ADAPTERS = {"lora.alpha": "32.0", "lora.rslora": "false", "lora.r": "2", "lora.b_rate": "1.0"}
+KEPT = ["lora.alpha=64", "lora.rslora=true", "lora.r=4", "lora.b_rate=16", "optimizer=adamw8bit", "quant=int8"]
+
+
+@pytest.mark.parametrize("word", KEPT)
+def test_a_resumed_run_keeps_its_adapter_its_base_and_its_optimizer(word, whole):
+    key, own = word.split("=")[0], ADAPTERS | {"optimizer": "adamw", "quant": "none"}
     refused(f"{word} has no effect beside resume=, whose run has {key}={own[key]}", f"resume={whole}", word, status=2)
     assert checked([f"resume={whole}", f"{key}={own[key]}"], "train.py").lora.r == 2
+
+
+@pytest.mark.parametrize("key", ["epochs", "max_steps"])
+def test_a_limit_that_the_run_has_passed_is_refused(key, whole):
+    before = (whole / "config.json").read_bytes()
+    refused(f"{key}=2: 3 are done, so the run ends at {key}=3 or later", f"resume={whole}", f"{key}=2")
+    assert (whole / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(("words", "used"), [([], 64), (["micro_tokens=512"], 0)])
+def test_a_given_micro_batch_replaces_what_a_lack_of_memory_left(words, used, run):
+    state = run / "checkpoint-3" / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"micro_tokens": 64}))
+    sign(state.parent)
+    train.main(parse([f"resume={run}", "epochs=4", *words]))
+    assert json.loads((run / "checkpoint-4" / "state.json").read_text())["micro_tokens"] == used
+
+
+def test_a_given_weight_of_kl_holds_from_the_next_epoch_on(run):
+    for epochs, weight in ((4, 0.5), (5, 0.25), (6, 0.0)):
+        train.main(parse([f"resume={run}", f"epochs={epochs}", f"grpo.kl_coef={weight}"]))
+        assert json.loads((run / f"checkpoint-{epochs}" / "state.json").read_text())["kl_coef"] == weight
+
+
+def test_a_given_dropout_holds_for_an_adapter_of_another_run(whole, tmp_path):
+    run = tmp_path / "run"
+    words = [*LONG, "epochs=1", f"resume_from={whole}/epoch_3", f"out={run}"]
+    train.main(parse([word for word in words if word not in ("epochs=500", "lora.r=2")]))
+    train.main(parse([f"resume={run}", "epochs=2", "lora.dropout=0.5"]))
+    assert json.loads((run / "epoch_2" / "adapter_config.json").read_text())["lora_dropout"] == 0.5
+
+
+def test_dropout_in_reinforcement_learning_is_refused(tmp_path):
+    said = "lora.dropout= has no effect with algo=grpo: without it sampling equals training"
+    refused(said, *SMALL, "lora.dropout=0.1", f"out={tmp_path}/run", status=2)
+
+
+def test_a_folder_without_settings_does_not_suggest_itself(run):
+    (run / "config.json").unlink()
+    code, _, err = run_program("train.py", f"resume={run}")
+    assert code == 2 and "config.json" in err and "did you mean" not in err
 
 
 def test_a_finished_run_names_the_limit_that_ended_it(tmp_path, capsys):
