@@ -46,6 +46,10 @@ class Keys:
     def __post_init__(self):
         if self.top_p > 1:
             raise Refusal(f"top_p={self.top_p}: a probability, at most 1")
+        if self.seed is not None and not -(2**63) <= self.seed < 2**63:
+            raise Refusal(f"seed={self.seed}: a whole number of 64 bits")
+        if 0 < self.temperature < 1e-4:
+            raise Refusal(f"temperature={self.temperature} is too small to divide by; 0 takes the likeliest tokens")
 
 
 class Chat:

@@ -30,8 +30,9 @@ class Access:
             raise BadRequest(403, f"{host[:60]!r} is not a name of this server; the key names= allows more")
         if headers.get("Origin") not in (None, f"http://{host}"):
             raise BadRequest(403, "requests of web pages are refused")
-        sent = headers.get("Authorization", "").encode("utf-8", "replace")
-        if self.token and not hmac.compare_digest(sent, f"Bearer {self.token}".encode()):
+        scheme, _, sent = headers.get("Authorization", "").partition(" ")
+        known = hmac.compare_digest(sent.encode("utf-8", "replace"), self.token.encode())
+        if self.token and not (known and scheme.lower() == "bearer"):
             raise BadRequest(401, f"the token is missing or wrong: the client sends the one {self.where}")
 
     def _is_ours(self, host: str) -> bool:

@@ -357,20 +357,26 @@ def _check_whole(messages: list[dict], tools: list[dict] | None, rendered: str) 
     """Raise ValueError if a text of a message, a call or a tool is not in the rendering, as often as it was given."""
     needed: Counter[str] = Counter()
 
+    def found(line: str) -> int:
+        return sum(rendered.count(form) for form in {line, json.dumps(line, ensure_ascii=False)[1:-1]})
+
     def check(text: str, what: str) -> None:
         line = _longest_line(text)
         needed[line] += bool(line)
-        escaped = json.dumps(line, ensure_ascii=False)[1:-1]
-        if sum(rendered.count(form) for form in {line, escaped}) < needed[line]:
+        if found(line) < needed[line]:
             raise Refusal(f"the chat template leaves out {what}")
 
     for text in _texts(tools):
         check(text, "the tools that a conversation declares")
+    said = []
     for message in messages:
         is_reply = message["role"] == "assistant"
-        check(message["content"].rpartition(ANSWER)[2] if is_reply else message["content"], LEFT_OUT[message["role"]])
-        for text in _texts(message.get("tool_calls")):
-            check(text, "tool_calls: write the calls into the content, as text")
+        said.append(message["content"].rpartition(ANSWER)[2] if is_reply else message["content"])
+        check(said[-1], LEFT_OUT[message["role"]])
+    called = [_longest_line(text) for message in messages for text in _texts(message.get("tool_calls"))]
+    for line in filter(None, called):  # a call's words may be a message's too, as parts of longer lines
+        if found(line) < sum(text.count(line) for text in [*said, *called]):
+            raise Refusal("the chat template leaves out tool_calls: write the calls into the content, as text")
 
 
 def _longest_line(text: str) -> str:

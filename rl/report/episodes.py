@@ -22,6 +22,7 @@ from rl.records import Batch, Episode
 from rl.stats import student_interval
 
 BUDGET = 12_000_000  # bytes of tokens in a page, shared out over the epochs
+MOST_TEXTS = 65_535  # different ones of an epoch's tokens; an index has two bytes
 HELD_OUT_BUDGET = 3_000_000  # those of held-out episodes, shared out over the evaluations
 
 
@@ -100,16 +101,16 @@ def epoch_lines(
     places = [place for place, e in enumerate(episodes) if not e.infrastructure_failed]
     whole = [episodes[place] for place in places]
     shown = evenly_by_score(whole, room) if temperature is None else range(fitting(whole, room))
-    line_of = {index: line for line, index in enumerate(shown)}
+    texts = _tokens(tokenizer, [(whole[i], known.get(places[i], Learned())) for i in shown])
+    line_of = {index: line for line, index in enumerate(shown[: len(texts["shown"])])}
     envs, outcomes = sorted({e.env for e in whole}), sorted({e.outcome for e in whole})
     rows = [
         [envs.index(e.env), outcomes.index(e.outcome), int(e.success), _short(round(e.score, 9)), len(e.turns)]
         + [sum(e.action_mask_T), len(e.ids_T), e.seed, e.group, line_of.get(i, -1)]
         for i, e in enumerate(whole)
     ]
-    texts = [(whole[i], known.get(places[i], Learned())) for i in shown]
     summary = {"episodes": epoch, "envs": envs, "outcomes": outcomes, "rows": rows}
-    tokens = {"tokens": epoch, **_tokens(tokenizer, texts)}
+    tokens = {"tokens": epoch, **texts}
     if temperature is None:
         bands = {env: _bands([e for e in whole if env in ("", e.env)]) for env in ["", *envs]} if whole else {}
         summary["bands"] = bands
@@ -171,7 +172,10 @@ class _Strings:
 
 
 def _tokens(tokenizer: Tokenizer, episodes: list[tuple[Episode, Learned]]) -> dict[str, Any]:
-    """Return the second line's fields. A prompt that an episode shares with its environment's first is not repeated."""
+    """Return the second line's fields. A prompt that an episode shares with its environment's first is not repeated.
+
+    Episodes are left out from the one on with which there are more texts than a number of two bytes can count.
+    """
     strings, shown, first, largest = _Strings(tokenizer), [], {}, 0.0
     for n, (e, known) in enumerate(episodes):
         like, start = first.setdefault(e.env, (n, e)), 0
@@ -179,7 +183,7 @@ def _tokens(tokenizer: Tokenizer, episodes: list[tuple[Episode, Learned]]) -> di
             pairs = zip(e.ids_T, like[1].ids_T, strict=False)
             start = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(e.ids_T), len(like[1].ids_T)))
         indices = strings.indices(e.ids_T)[start:]
-        if len(strings.index) > 65_535:
+        if len(strings.index) > MOST_TEXTS:
             break
         turns, at = [], 0
         for turn in e.turns:

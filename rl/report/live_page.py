@@ -27,9 +27,10 @@ class Handler(BaseHTTPRequestHandler):
             status, line = error.args
             self.reply(status, line.partition(";")[0])  # without the advice, which is for a server with keys of its own
             return
-        if self.path == "/version":
+        path = self.path.partition("?")[0]
+        if path == "/version":
             self.reply(200, self.server.version())
-        elif self.path == "/":
+        elif path == "/":
             self.reply(200, self.server.page(), "text/html")
         else:
             self.reply(404, "only / and /version are here")

@@ -391,7 +391,7 @@
   for (const run of runs) {
     const c = run.config;
     const head = el("div", { class: "run" }, el("h1", {}, many ? el("i", { class: `dot ${colour(run)}` }) : null, run.name),
-      el("p", {}, [`${c.algo} on ${c.env}`, c.model, c.recipe ? `recipe ${c.recipe}` : null, `seed ${c.seed}`, `written ${run.written}`].filter(Boolean).join("  ·  ")));
+      el("p", {}, [`${c.algo} on ${c.data || c.env}`, c.model, c.recipe ? `recipe ${c.recipe}` : null, `seed ${c.seed}`, `written ${run.written}`].filter(Boolean).join("  ·  ")));
     main.append(head, numbers(run));
     const found = run.epochs.filter((r) => (r.warnings ?? []).length);
     if (found.length) main.append(el("div", { class: "warning" }, `Warnings: ${unique(found.flatMap((r) => r.warnings)).map((name) => `${name} (${found.filter((r) => r.warnings.includes(name)).length} epochs, first in ${found.find((r) => r.warnings.includes(name)).epoch})`).join(", ")}. docs/glossary.md has each.`));

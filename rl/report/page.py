@@ -127,8 +127,11 @@ def _digest(text: str) -> str:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file that is whole or as it was. It can be made again, so nothing waits for the disk."""
-    temporary = path.with_name(f".{path.name}.partial")
+    """Write a file that is whole or as it was. It can be made again, so nothing waits for the disk.
+
+    A run and rl.report may write the same page at the same time.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     temporary.unlink(missing_ok=True)  # may be a symbolic link
     temporary.write_text(text, encoding="utf-8", errors="replace")
     os.rename(temporary, path)

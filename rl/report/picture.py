@@ -7,6 +7,7 @@ from statistics import fmean
 
 from rl.config.refusals import Refusal
 from rl.run import history
+from rl.run.files import read_json
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 74, 48  # margins
@@ -25,6 +26,7 @@ def learning_curve(folders: Sequence[Path], title: str = "") -> str:
     Raise ValueError if a run has not finished an epoch of play.
     """
     runs = [history.records(folder) for folder in folders]
+    imitates = [read_json(folder / "config.json").get("algo") == "sft" for folder in folders]
     training = [{record["epoch"]: record["accuracy"] for record in run if "accuracy" in record} for run in runs]
     for folder, curve in zip(folders, training, strict=True):
         if not curve:
@@ -40,9 +42,10 @@ def learning_curve(folders: Sequence[Path], title: str = "") -> str:
         return f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="{width}"/>'
 
     shapes = [f'<rect width="{WIDTH}" height="{HEIGHT}" rx="6" fill="{PAPER}"/>', *_axes(last, place)]
-    if len(runs) > 1:
-        shapes += [f'<g opacity="0.45">{line(curve, TRAINING, 1)}</g>' for curve in training]
-    shapes.append(line(_mean(training), TRAINING, 2.5))
+    own = [curve for curve, experts in zip(training, imitates, strict=True) if not experts]  # sft's are an expert's
+    if len(own) > 1:
+        shapes += [f'<g opacity="0.45">{line(curve, TRAINING, 1)}</g>' for curve in own]
+    shapes += [line(_mean(own), TRAINING, 2.5)] if own else []
     for color, greedy in ((SAMPLED, False), (GREEDY, True)):
         results = [history.results(run, greedy) for run in runs]
         curves = [{epoch: result["success"] for epoch, result in run.items()} for run in results]
@@ -58,7 +61,7 @@ def learning_curve(folders: Sequence[Path], title: str = "") -> str:
                     f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{fill}" stroke="{color}" stroke-width="1.5"/>'
                 )
     shapes.append(text(LEFT, 24, title or ", ".join(map(str, folders)), "start", size=15, bold=True))
-    for number, (color, name) in enumerate(LEGEND.items()):
+    for number, (color, name) in enumerate(list(LEGEND.items())[not own :]):
         x = LEFT + 206 * number
         shapes.append(f'<path d="M{x} 44h22" stroke="{color}" stroke-width="3"/>')
         shapes.append(text(x + 28, 48, name, "start"))

@@ -44,8 +44,8 @@ class Keys:
 
 
 def main(words: Sequence[str]) -> None:
-    folders = [Path(word) for word in words if "=" not in word and not arguments.wants_help([word])]
-    named = [word for word in words if "=" in word or arguments.wants_help([word])]
+    named = [word for word in words if arguments.wants_help([word]) or ("=" in word and not Path(word).is_dir())]
+    folders = [Path(word) for word in words if word not in named]
     [keys] = program.parse(named, "rl.report", Keys, about=ABOUT)
     with exits.exits_cleanly("rl.report"):
         try:
@@ -171,14 +171,15 @@ def row(folder: Path) -> list[str]:
     try:
         config, records = read_json(folder / "config.json"), history.records(folder)
         _check_settings(config)
-        return [str(folder), *(str(config[key]) for key in ("algo", "env", "model")), *best(config, records)]
+        played = config.get("data") or config["env"]
+        return [str(folder), config["algo"], played, config["model"], *best(config, records)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [str(folder), f"damaged: {_without(folder, error)}"]
 
 
 def _check_settings(config: dict[str, Any]) -> None:
     """Raise ValueError if settings that are read here have another kind."""
-    texts = all(isinstance(config[key], str) for key in ("algo", "env", "model"))
+    texts = all(isinstance(config[key], str) for key in ("algo", "env", "model") + ("data",) * ("data" in config))
     groups = all(isinstance(config.get(env, {}), dict) for env in (mixture(config["env"]) if texts else ()))
     if not (texts and groups and type(config["epochs"]) is int and config["epochs"] > 0):
         raise Refusal("config.json is not a run's")

@@ -69,11 +69,18 @@ def adapters(words: str) -> dict[str, Path]:
     for word in (word.strip() for word in words.split(",") if words):
         if not word:
             raise arguments.ArgumentError(f"adapter={words}: a name is empty")
-        name, _, folder = word.rpartition("=")
-        if (name or folder) in folders:
-            raise arguments.ArgumentError(f"adapter={words}: two adapters are named {name or folder}")
-        folders[name or folder] = Path(folder)
+        name, folder = named(word)
+        if name in folders:
+            raise arguments.ArgumentError(f"adapter={words}: two adapters are named {name}")
+        folders[name] = Path(folder)
     return folders
+
+
+def named(word: str) -> tuple[str, str]:
+    """Return (name, folder) of NAME=FOLDER, or of a FOLDER alone. Folders of sweeps have = in their names too."""
+    places = [i for i, c in enumerate(word) if c == "="]
+    readings = [(word, word), *((word[:i], word[i + 1 :]) for i in places)]
+    return next((reading for reading in readings if Path(reading[1]).is_dir()), readings[-1])
 
 
 def load(keys: ModelKeys, rows: int, most_waiting: int, rewrites: bool = False) -> Sampler:

@@ -25,6 +25,7 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from envs.conversations import declared_tools, message
 from envs.http.exchange import plain, short
@@ -141,7 +142,7 @@ class Protocol:
         if method == "GET" and path == "/v1/models":
             return {"object": "list", "data": [self._model(name) for name in (self.base, *self.sampler.adapters)]}
         if method == "GET" and path.startswith("/v1/models/"):
-            return self._model(self._known(path.removeprefix("/v1/models/")))
+            return self._model(self._known(unquote(path.removeprefix("/v1/models/"))))
         actions = {
             "/v1/completions": self._completions,
             "/v1/chat/completions": self._chat,
@@ -256,7 +257,7 @@ class Protocol:
         self, kind: Callable[..., Reply], body: dict, prompts: list[list[int]], most: int, likely: int | None
     ) -> Stream:
         """Queue a request for each choice of each prompt; return the reply that they fill."""
-        model = self._known(body.get("model", self.base))
+        model = self._known(self.base if body.get("model") is None else body["model"])
         n = _field(body, "n", int, 1, 1, MOST_CHOICES)
         if n * len(prompts) > MOST_CHOICES:
             raise BadRequest(400, f"n times the number of prompts is more than {MOST_CHOICES}")
@@ -290,7 +291,7 @@ class Protocol:
         try:
             self.sampler.submit(*requests)
         except Full as error:
-            raise BadRequest(429, f"{error}; try again later") from None
+            raise BadRequest(*((429, f"{error}; try again later") if error.passes else (400, str(error)))) from None
         except KeyError:  # unloaded meanwhile
             raise BadRequest(404, f"there is no model {short(model)}") from None
         return reply.out
@@ -367,7 +368,10 @@ def _messages(given: Any) -> list[dict]:
     if not isinstance(given, list) or not given or not all(isinstance(one, dict) for one in given):
         raise BadRequest(400, "messages must be a list of objects with role and content")
     try:
-        return [{key: value for key, value in message(one).items() if key != "loss"} for one in given]
+        system = [
+            one | {"role": "system"} if one.get("role") == "developer" else one for one in given
+        ]  # its later name
+        return [{key: value for key, value in message(one).items() if key != "loss"} for one in system]
     except ValueError as error:
         raise BadRequest(400, plain(str(error), 500)) from None
 

@@ -3,7 +3,9 @@
 import json
 import os
 import time
-from dataclasses import dataclass
+from codecs import IncrementalDecoder, getincrementaldecoder
+from dataclasses import dataclass, field
+from functools import partial
 
 from envs.http.exchange import plain
 from envs.serve import Stream
@@ -13,6 +15,7 @@ from models.refusal import Refusal as RefusedByModel
 from rl.serve.sampler import Request
 from rl.serve.text import Text
 
+UTF_8 = partial(getincrementaldecoder("utf-8"), "replace")
 FINISHED = {"stop": "stop", "length": "length", "context": "length"}  # finish of a Request: finish_reason of its reply
 
 
@@ -27,6 +30,10 @@ class Choice:
     reply: str = ""  # the text so far, held-back text included
     shown: int = 0  # characters of it that have been sent
     ended: bool = False  # the finish reason has been sent
+    offset: int = 0  # characters of the tokens whose log-probabilities have been sent
+    decoder: IncrementalDecoder = field(
+        default_factory=UTF_8
+    )  # of their bytes: a token may write a part of a character
 
     def news(self) -> tuple[str, slice, str | None]:
         """Return (text, slice of new sampled ids, finish reason or None). Text that may begin a stop text is held back
@@ -129,7 +136,7 @@ class Reply:
         request = choice.request
         entry = {"index": choice.index, **self.content(text, first), "logprobs": None, "finish_reason": finish}
         if self.likely is not None:
-            entry["logprobs"] = self.logprobs(request, new, choice.shown - len(text))
+            entry["logprobs"] = self.logprobs(choice, new)
         if self.with_ids:
             entry["token_ids"] = request.sampled[new]
             entry |= {"prompt_token_ids": request.ids} if new.start == 0 else {}
@@ -139,22 +146,23 @@ class Reply:
         """Return the fields that hold the text of a whole reply or of a part. first: the part before any text."""
         return {"text": text}
 
-    def logprobs(self, request: Request, new: slice, offset: int) -> dict:
-        """Return the log-probabilities of new tokens. offset: characters of the reply before them."""
+    def logprobs(self, choice: Choice, new: slice) -> dict:
+        """Return the log-probabilities of new tokens, whose offsets go on where those of earlier ones ended."""
+        request, offsets = choice.request, []
         names = [self.tokenizer.show([token]) for token in request.sampled[new]]
-        offsets, written = [], b""  # a token may write a part of a character
         for token in request.sampled[new]:
-            offsets.append(offset + len(written.decode(errors="ignore")))
-            written += self.tokenizer.bytes_of(token)
+            offsets.append(choice.offset)
+            choice.offset += len(choice.decoder.decode(self.tokenizer.bytes_of(token)))
         tops = [{self.tokenizer.show([i]): value for i, value in likely} for likely in request.likely[new]]
         table = {"tokens": names, "token_logprobs": request.logprobs[new], "text_offset": offsets}
         return table | {"top_logprobs": tops or None}
 
     def _usage(self) -> dict:
         requests = [choice.request for choice in self.choices]
-        usage = {"prompt_tokens": sum(len(request.ids) for request in requests[:: self.n])}
+        prompts = requests[:: self.n]  # each is counted once
+        usage = {"prompt_tokens": sum(len(request.ids) for request in prompts)}
         usage["completion_tokens"] = sum(len(request.sampled) for request in requests)
-        cached = {"cached_tokens": sum(request.reused for request in requests)}
+        cached = {"cached_tokens": sum(request.reused for request in prompts)}
         return usage | {"total_tokens": sum(usage.values()), "prompt_tokens_details": cached}
 
 
@@ -199,7 +207,8 @@ class ChatReply(Reply):
             return {"message": {"role": "assistant", "content": text}}
         return {"delta": {"role": "assistant", "content": ""} if first else {"content": text}}
 
-    def logprobs(self, request: Request, new: slice, _offset: int) -> dict:
+    def logprobs(self, choice: Choice, new: slice) -> dict:
+        request = choice.request
         content = [self._token(*pair) for pair in zip(request.sampled[new], request.logprobs[new], strict=True)]
         tops = request.likely[new] or [[]] * len(content)  # without alternatives none are collected
         for entry, likely in zip(content, tops, strict=True):

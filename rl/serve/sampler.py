@@ -37,7 +37,11 @@ PAUSE = 0.05  # seconds between two calls of `notify` while no reply ends: each 
 
 
 class Full(Exception):
-    """Too many requests wait already."""
+    """Too many requests wait already. passes: whether there is room for these once fewer wait."""
+
+    def __init__(self, message: str, passes: bool = True):
+        super().__init__(message)
+        self.passes = passes
 
 
 @dataclass(eq=False)
@@ -230,8 +234,11 @@ class Sampler:
     def submit(self, *requests: Request) -> None:
         """Queue requests. Raise Full if more than most_waiting would wait, KeyError for an unknown adapter."""
         with self.changed:
-            if sum(map(len, self.waiting.values())) + len(requests) > self.most_waiting:
-                raise Full(f"{self.most_waiting} requests wait already")
+            waiting = sum(map(len, self.waiting.values()))
+            if len(requests) > self.most_waiting:
+                raise Full(f"{len(requests)} replies at once, and queue={self.most_waiting} may wait", passes=False)
+            if waiting + len(requests) > self.most_waiting:
+                raise Full(f"{waiting} requests wait already, of queue={self.most_waiting}")
             for request in requests:
                 if request.adapter is not None and request.adapter not in self.adapters:
                     raise KeyError(request.adapter)

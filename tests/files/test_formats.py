@@ -498,6 +498,14 @@ def test_template_file_precedence(tmp_path):
             tokenizer.prompt([USER])
 
 
+def test_calls_that_a_template_leaves_out_are_missed_though_their_words_are_elsewhere(tmp_path):
+    tokenizer = Tokenizer(write_folder(tmp_path / "a", QWEN2_5, PLAIN))
+    call = {"type": "function", "function": {"name": "search", "arguments": {"query": "weather"}}}
+    asked = {"role": "user", "content": "Please search for the weather"}
+    with pytest.raises(ValueError, match="leaves out tool_calls"):
+        tokenizer.prompt([asked, {"role": "assistant", "content": "", "tool_calls": [call]}, USER])
+
+
 def test_a_template_for_tools_is_read_as_transformers_does(tmp_path):
     """In the list of tokenizer_config.json, and in a file of its own."""
     qwen, tool = published("qwen2_5"), {"type": "function", "function": {"name": "kzqv", "description": "Hjwq."}}

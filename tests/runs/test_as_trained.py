@@ -165,6 +165,8 @@ def test_mode_merge_writes_and_plays_nothing(run, tmp_path):
 
 
 def test_mode_merge_takes_dtype_and_names_the_program_of_other_keys(run, tmp_path, monkeypatch):
+    words = [f"adapter={run}/epoch_1", "mode=merge", f"out={tmp_path}/other", f"json={tmp_path}/r.json"]
+    assert f"json={tmp_path}/r.json needs an evaluation, and mode=merge makes none; mode=both does" in refused(*words)
     words = [f"adapter={run}/epoch_1", "mode=merge"]
     for dtype, written in (("dtype=float32", "float32"), ("dtype=auto", "bfloat16")):
         run_program("eval.py", *SHORT, *words, dtype, f"out={tmp_path}/{written}")

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import random
 import re
 import resource
@@ -28,6 +29,7 @@ from rl.records import Episode
 from rl.report import episodes as look
 from rl.report import page, picture, runs
 from rl.run import history, replay
+from rl.serve import loading
 
 TOKENIZER = load_tokenizer("tiny")
 HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> ]]> 工具😀\u2028"
@@ -232,6 +234,43 @@ def test_the_text_of_episodes_has_a_bound_and_spans_all_scores():
     assert look.evenly_by_score(own, 10**9) == [*range(len(own))] and len(look.evenly_by_score(own, 1)) == 1
 
 
+def test_episodes_with_too_many_different_texts_are_listed_without_them(monkeypatch):
+    monkeypatch.setattr(look, "MOST_TEXTS", 30)
+    own = [make_episode(" ".join(f"w{10 * n + i}" for i in range(10)), n) for n in range(20)]
+    lines = [json.loads(line) for line in look.epoch_lines(TOKENIZER, 1, own, {}, 10**6).splitlines()]
+    places = sorted(row[-1] for row in lines[0]["rows"] if row[-1] >= 0)
+    assert len(lines[0]["rows"]) == 20 and 0 < len(places) < 20
+    assert places == [*range(len(lines[1]["shown"]))] and len(lines[1]["strings"]) <= 31
+
+
+def test_two_programs_may_write_a_page_at_the_same_time(tmp_path):
+    """A run, and rl.report beside it."""
+    path, children = tmp_path / "report.html", []
+    for _ in range(2):
+        children.append(os.fork())
+        if not children[-1]:
+            try:
+                for n in range(500):
+                    page.replace(path, f"{n}")
+            except OSError:
+                os._exit(1)
+            os._exit(0)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    assert [*tmp_path.iterdir()] == [path] and path.read_text() == "499"
+
+
+def test_a_folder_may_have_the_name_of_a_setting(tmp_path, capsys):
+    run = make_run(tmp_path / "lr=3e-3", {1: [make_episode("a")]})
+    runs.main([str(run)])
+    assert str(run) in capsys.readouterr().out
+    assert loading.adapters(f"{run},b={run}") == {str(run): run, "b": run}
+
+
+def test_a_run_over_rows_is_named_by_its_file(tmp_path):
+    run = make_run(tmp_path / "a", {1: [make_episode("a")]}, algo="sft", data="rows.jsonl")
+    assert runs.row(run)[1:4] == ["sft", "rows.jsonl", "tiny"]
+
+
 def test_the_interval_of_grouped_episodes_counts_tasks():
     """Eight equal samples of each of two tasks say no more than two samples."""
     alone = [make_episode("a", float(i % 2), group=i) for i in range(16)]
@@ -334,6 +373,14 @@ def test_picture_of_one_run_has_its_intervals(tmp_path):
     text = picture.learning_curve([folder])
     middle = picture.TOP + (picture.HEIGHT - picture.TOP - picture.BOTTOM) * (1 - 0.35)
     assert f'd="M{picture.LEFT:.1f} ' in text and f"V{middle:.1f}" in text and text.count("<circle") == 4
+
+
+def test_picture_of_imitation_has_no_line_of_the_expert(tmp_path):
+    folder = write_curve(tmp_path / "a", [1.0, 1.0], {0: (0.25, 0.5), 2: (0.5, 0.75)})
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"algo": "sft"}))
+    text = picture.learning_curve([folder])
+    assert picture.TRAINING not in text and picture.LEGEND[picture.SAMPLED] in text and text.count("<polyline") == 2
 
 
 def test_picture_refuses_runs_without_an_epoch_of_play(tmp_path):

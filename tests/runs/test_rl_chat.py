@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -102,3 +103,10 @@ def test_a_runs_folder_means_its_best_epoch(tmp_path, capsys):
     assert best_of_runs(words) == [f"adapter={run}={run / 'epoch_2'},b={run / 'epoch_4'}", "max_len=9"]
     assert "epoch_2 is the best of 2 evaluated epochs" in capsys.readouterr().out
     assert best_of_runs(["--help", f"adapter={run / 'epoch_4'}"]) == ["--help", f"adapter={run / 'epoch_4'}"]
+
+
+@pytest.mark.parametrize("keys", [{"seed": 2**63}, {"temperature": 1e-9}, {"top_p": 1.5}])
+def test_numbers_that_cannot_be_used_are_refused_at_the_start(keys):
+    [(name, value)] = keys.items()
+    with pytest.raises(ValueError, match=f"^{name}={re.escape(str(value))}"):
+        chat.Keys(**keys)

@@ -382,6 +382,40 @@ def test_a_full_queue_refuses(folders):
     assert set(found) == {200, 429}
 
 
+def test_replies_that_never_find_room_are_not_asked_to_wait():
+    with serving("rows=1", "queue=2") as server:
+        status, said = ask(server, "/v1/completions", PROMPT | {"n": 3})
+    assert status == 400 and said["error"]["message"] == "3 replies at once, and queue=2 may wait"
+
+
+def test_a_models_name_may_be_quoted_or_left_out(server):
+    assert ask(server, "/v1/models/two%2E5")[1]["id"] == "two.5"
+    assert ask(server, "/v1/completions", PROMPT | {"model": None})[1]["model"] == "tiny"
+
+
+def test_a_developer_is_the_system(server):
+    said = []
+    for role in ("developer", "system"):
+        body = {"messages": [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Hello"}], "seed": 1}
+        said.append(choices(server, "/v1/chat/completions", **body, max_tokens=6)[0]["message"])
+    assert said[0] == said[1]
+
+
+def test_cached_tokens_of_several_replies_are_a_prompts_own(server):
+    for _ in range(2):
+        usage = ask(server, "/v1/completions", {"prompt": [*range(40, 60)], "max_tokens": 2, "n": 3})[1]["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"] == 20
+
+
+def test_offsets_count_the_characters_of_tokens_also_where_text_is_held_back(server):
+    body = {"prompt": "Goal", "max_tokens": 12, "temperature": 0, "logprobs": 0, "ignore_eos": True}
+    [whole] = choices(server, **body, stop=["GoalX", "craftX"])
+    parts = [part["choices"][0]["logprobs"] for part in events(server, **body, stop=["GoalX", "craftX"])]
+    offsets = [n for part in parts if part for n in part["text_offset"]]
+    names = whole["logprobs"]["tokens"]
+    assert offsets == whole["logprobs"]["text_offset"] == [len("".join(names[:n])) for n in range(len(names))]
+
+
 def test_a_client_that_leaves_frees_its_row():
     with serving("max_len=4096") as server:
         connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
@@ -438,6 +472,7 @@ def test_a_key_is_asked_for():
         assert ask(server, "/v1/models")[0] == 401
         assert ask(server, "/v1/models", None, {"Authorization": "Bearer secret-kez"})[0] == 401
         assert ask(server, "/v1/models", None, {"Authorization": "Bearer secret-key"})[0] == 200
+        assert ask(server, "/v1/models", None, {"Authorization": "bearer secret-key"})[0] == 200
         assert ask(server, "/v1/models", None, {"Authorization": "Bearer secret-key", "Host": "evil.com"})[0] == 403
         assert ask(server, "/health", None, {"Authorization": "Bearer secret-key", "Origin": "http://a.b"})[0] == 403
 
