@@ -14,7 +14,7 @@ from envs.base import Environment, EnvironmentFailed, Step
 from envs.common import nearest
 from envs.refusal import Refusal
 
-__all__ = ["GROUPS", "NAMES", "Environment", "EnvironmentFailed", "Step", "config_class", "make"]
+__all__ = ["GROUPS", "NAMES", "Environment", "EnvironmentFailed", "Step", "config_class", "make", "pays_below_0"]
 
 NAMES = {
     "textcraft": "envs.textcraft",
@@ -44,6 +44,11 @@ WITHOUT_MODEL = {"planner": {"worker": "rules"}}  # environment -> options for p
 def config_class(name: str) -> type:
     """Return the Config dataclass of an environment. Raise ValueError for an unknown name."""
     return _module(name).Config
+
+
+def pays_below_0(name: str) -> bool:
+    """Return whether an environment's own rewards may be negative. Raise ValueError for an unknown name."""
+    return _module(name).Env.timeout_reward < 0
 
 
 def make(name: str, **options) -> Environment:

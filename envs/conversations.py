@@ -8,6 +8,7 @@ Whether a chat format can write tool calls is models/chat's to say. Thoughts bes
 <think> and </think>, as the templates of Qwen3 and DeepSeek-R1 write them.
 """
 
+import json
 import re
 
 from envs.refusal import Refusal
@@ -230,8 +231,12 @@ def _calls(fields: dict) -> list[dict]:
         function = call.get("function", call) if isinstance(call, dict) else {}
         name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (0, 0)
         arguments = unpack(arguments or "{}") if isinstance(arguments, str) else arguments
-        if not isinstance(name, str) or not isinstance(arguments, dict):
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
             raise Refusal(f"a tool call needs a name and an object of arguments, not {_short(call)}")
+        try:
+            json.dumps(arguments, allow_nan=False)
+        except (ValueError, TypeError):
+            raise Refusal(f"a tool call has arguments that JSON cannot write: {_short(call)}") from None
         read.append({"type": "function", "function": {"name": name, "arguments": arguments}})
     return read
 

@@ -230,5 +230,6 @@ def train(main: Callable[[Config, Seat], Any], runs: dict[str, Config], cfg: Con
             thread.join()
     if together.error is not None:
         folder = Path(next(iter(runs.values())).resume or next(iter(runs.values())).out).parent
-        together.error.add_note(f"python train.py adapters={','.join(runs)} resume={folder} goes on with all")
+        if all((folder / name / "config.json").is_file() for name in runs):
+            together.error.add_note(f"python train.py adapters={','.join(runs)} resume={folder} goes on with all")
         raise together.error

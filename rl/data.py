@@ -176,6 +176,11 @@ def to_episode(
         episode.append_turn(reply, [0.0] * len(reply), "stop")
         if len(episode.ids_T) > max_len:
             break
+    if all_tokens and read and episode.turns:  # what follows the last reply
+        plain = [{key: value for key, value in message.items() if key != "loss"} for message in messages]
+        header = len(tokenizer.prompt(plain)) - len(tokenizer.prompt(plain, header=False))
+        closing = tokenizer.follow_up(episode.ids_T[-1], read)
+        episode.append(closing[: len(closing) - header])
     cut = len(episode.ids_T) > max_len
     if cut:
         for tokens_T in (episode.ids_T, episode.action_mask_T, episode.logprobs_T):

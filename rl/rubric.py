@@ -117,24 +117,30 @@ class Judge:
         return [f"{rubric}\n\n{shortened(text, size)}\n{QUESTION}" for size in SIZES]
 
     def ask_model(self, episodes: list[Episode]) -> list[Reply]:
-        """Return the replies of this process's model to all episodes; an empty one to a prompt without room."""
+        """Return the replies of this process's model to all episodes; a fault for a prompt without room."""
         most, room = self.cfg.reward.judge_max_tokens, self.model.config.max_position_embeddings
-        asking, longest = {}, 1
+        asking, without_room, longest = {}, {}, 1
         for place, episode in enumerate(episodes):
             for text in self.prompts(episode):
                 messages = [{"role": "user", "content": text}]
                 needed = len(self.tokenizer.prompt(messages)) + most
                 if needed <= room:
                     break
-            longest = max(longest, min(needed, room))
+            else:
+                without_room[place] = text
+                continue
+            longest = max(longest, needed)
             asking[place] = [(Request("chat", messages, max_tokens=most, temperature=0.0), (0, place))]
         rows = min(self.cfg.rollout_batch_size, len(episodes) or 1)
         base = Base(self.model, self.tokenizer, replace(self.cfg, max_len=longest, rollout_batch_size=rows))
         with ranks.sampling():
             results = base.answer(asking, self.adapter)
-        texts = [asked[0][0].messages[0]["content"] for asked in asking.values()]
-        pairs = zip(texts, results.values(), strict=True)
-        return [Reply(text, r.text, r.tokens, self.cut if r.tokens >= most else "") for text, (r,) in pairs]
+        fault = f"no room for the prompt in the model's {room:,} tokens"
+        found = {place: Reply(text, fault=fault) for place, text in without_room.items()}
+        for place, (reply,) in results.items():
+            text = asking[place][0][0].messages[0]["content"]
+            found[place] = Reply(text, reply.text, reply.tokens, self.cut if reply.tokens >= most else "")
+        return [found[place] for place in range(len(episodes))]
 
     def ask_server(self, episodes: list[Episode]) -> list[Reply]:
         """Return the server's replies. Raise ValueError for a refused request, ConnectionError if none is answered."""

@@ -11,16 +11,20 @@ temperature, as the sampled log-probabilities are.
 """
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 import lora
+from envs import EnvironmentFailed
 from envs.demos import expert
 from lora.peft_files import is_adapter
 from models import CausalLM, Tokenizer, load_model
 from models.weights import local, resolve
-from rl.batch import likeliest, policy_logprobs
+from rl import ranks
+from rl.batch import likeliest, policy_logprobs, select
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
@@ -41,10 +45,16 @@ class Teacher:
     words: int  # rows of the policy's vocabulary, which may have fewer rows of padding than the teacher's
 
     def graded(self, batch: Batch, cfg: Config, micro_tokens: int) -> Batch:
-        """Return the batch with teacher_logprobs_N and, for top_k, choices_N and teacher_choices_N."""
+        """Return the batch with teacher_logprobs_N and, for top_k, choices_N and teacher_choices_N.
+
+        Episodes of a task whose expert fails are left out.
+        """
         algo, read = cfg.algorithm, batch
         if algo.privileged:
-            read = replace(batch, episodes=with_solutions(batch.episodes, self.tokenizer, cfg))
+            prompts = solved_prompts(batch.episodes, self.tokenizer, cfg)
+            solved = [b for b, e in enumerate(batch.episodes) if (e.env, e.seed) in prompts]
+            batch = select(batch, solved) if len(solved) < len(batch.episodes) else batch
+            read = replace(batch, episodes=with_solutions(batch.episodes, prompts))
         most = self.model.config.max_position_embeddings
         longest = max(kept + stop - start for e in read.episodes for kept, start, stop in e.samples)
         if longest > most:
@@ -90,17 +100,35 @@ def load(cfg: Config, tokenizer: Tokenizer, model: CausalLM) -> Teacher | None:
     return Teacher(teacher, None, tokenizer, words)
 
 
-def with_solutions(episodes: list[Episode], tokenizer: Tokenizer, cfg: Config) -> list[Episode]:
+Prompts = dict[tuple[str, int], tuple[list[int], list[int]]]  # (environment, seed): what `prompts_of` returns
+
+
+def solved_prompts(episodes: list[Episode], tokenizer: Tokenizer, cfg: Config) -> Prompts:
+    """Return the prompts of the episodes' tasks, without those whose expert fails. Raise EnvironmentFailed for none."""
+    prompts, failures = {}, {}
+    for task in dict.fromkeys((episode.env, episode.seed) for episode in episodes):
+        try:
+            prompts[task] = prompts_of(*task, tokenizer, cfg)
+        except EnvironmentFailed as error:
+            failures[task] = error
+    for task in chain(*ranks.together(lambda: list(failures))):  # or ranks would learn from different episodes
+        prompts.pop(task, None)
+    first = next(iter(failures.values()), EnvironmentFailed("on another rank an expert fails"))
+    if not prompts:
+        raise first
+    if failures:
+        tqdm.write(f"the expert fails in {len(failures)} tasks, whose episodes are left out; the first: {first}")
+    return prompts
+
+
+def with_solutions(episodes: list[Episode], prompts: Prompts) -> list[Episode]:
     """Return the episodes with the expert's solution behind their prompts. Their turns keep the places that they had.
 
     Raise ValueError if an episode does not begin with its task's prompt.
     """
-    prompts, found = {}, []
+    found = []
     for episode in episodes:
-        task = episode.env, episode.seed
-        if task not in prompts:
-            prompts[task] = prompts_of(*task, tokenizer, cfg)
-        (plain, privileged), start = prompts[task], episode.turns[0].start
+        (plain, privileged), start = prompts[episode.env, episode.seed], episode.turns[0].start
         if episode.ids_T[:start] != plain:
             raise Refusal(f"an episode of {episode.env} does not begin as its task does under these settings")
         ids_T, mask_T = privileged + episode.ids_T[start:], [0] * len(privileged) + episode.action_mask_T[start:]

@@ -126,6 +126,10 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError(f"best_by=loss is for algo=sft: algo={cfg.algo} measures no held-out loss, only success")
     if cfg.sampler:
         check_sampler(cfg)
+        if (cfg.sampler_floor or cfg.sampler_sequence) and getattr(algo, "top_k", 0) and not reads_rewards(cfg):
+            raise ArgumentError(
+                f"sampler_floor and sampler_sequence mask advantages, which {cfg.algo}.top_k has none of"
+            )
     elif cfg.sampler_floor or cfg.sampler_sequence:
         raise ArgumentError("sampler_floor and sampler_sequence bound the weights of sampler=: no effect alone")
     if cfg.ahead:
@@ -142,12 +146,16 @@ def check_training(cfg: Config) -> None:
         check_schedule(cfg)
     if algo.critic and algo.critic_warmup >= cfg.epochs:
         raise ArgumentError(f"{cfg.algo}.critic_warmup={algo.critic_warmup} leaves the policy no epoch of {cfg.epochs}")
+    if cfg.episodes == 1:
+        check_single_episode(cfg)
     if cfg.episodes % algo.group_size:
         raise ArgumentError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
-    if cfg.reward.progress and (cfg.rollouts or algo.source == "demonstrations"):
-        beside = "rollouts=, whose rewards are paid" if cfg.rollouts else f"algo={cfg.algo}, which reads no rewards"
+    if cfg.reward.progress and (cfg.rollouts or not reads_rewards(cfg)):
+        beside = "rollouts=, whose rewards are paid" if cfg.rollouts else without_rewards(cfg)
         raise ArgumentError(f"reward.progress has no effect beside {beside}")
     check_reward_keys(cfg)
+    if getattr(algo, "divide_by_mean", False):
+        check_divide_by_mean(cfg)
     if algo.reference and algo.reference_every and cfg.shard != "ddp":
         raise ArgumentError(f"{cfg.algo}.reference_every copies whole adapters: take shard=ddp, not {cfg.shard}")
     if hasattr(algo, "teacher"):
@@ -189,6 +197,9 @@ def check_saved_rewards(cfg: Config) -> None:
     """Raise ArgumentError for a key that asks for other rewards than those of the episodes in rollouts=, if their run's
     settings are beside them."""
     saved, usual = history.settings(Path(cfg.rollouts).parent), vars(Reward())
+    if (sampled := saved.get("temperature", cfg.temperature)) != cfg.temperature:
+        other = f"temperature={cfg.temperature:g} is not that of rollouts={cfg.rollouts}"
+        raise ArgumentError(f"{other}, whose episodes were sampled at temperature={sampled:g}")
     for key, value in vars(cfg.reward).items():
         paid = saved.get(f"reward.{key}", value)
         if key not in ("whiten", "progress") and not key.startswith("judge") and value not in (usual[key], paid):
@@ -234,6 +245,50 @@ def check_teacher(cfg: Config) -> None:
         raise ArgumentError(f"{cfg.algo}.privileged sets each task up again, which curriculum= changes meanwhile")
 
 
+def check_single_episode(cfg: Config) -> None:
+    """Raise ArgumentError for an algorithm that compares an epoch's only episode with itself."""
+    for key, value in (("baseline", "batch"), ("whiten", True)):
+        if getattr(cfg.algorithm, key, None) == value:
+            of = f"{cfg.algo}.{key}={word(value)} takes the mean of an epoch's episodes away"
+            raise ArgumentError(f"{of}, and of episodes=1 nothing is left to learn from; play more, or change the key")
+
+
+def reads_rewards(cfg: Config) -> bool:
+    return cfg.algorithm.source == "rollouts" and getattr(cfg.algorithm, "reward_coef", 1) != 0
+
+
+def without_rewards(cfg: Config) -> str:
+    zero = f" {cfg.algo}.reward_coef=0" if cfg.algorithm.source == "rollouts" else ""
+    return f"algo={cfg.algo}{zero}, which reads no rewards"
+
+
+def check_divide_by_mean(cfg: Config) -> None:
+    """Raise ArgumentError for rewards below 0, by whose mean advantages cannot be divided."""
+    reward, rule = cfg.reward, cfg.reward.rule
+    own = {"binary": ("correct", "incorrect", "timeout", "unknown"), "shaped": ("invalid",)}.get(rule, ())
+    below = [f"reward.{key}={getattr(reward, key):g}" for key in (*own, "scale") if getattr(reward, key) < 0]
+    if rule == "native":
+        below += [f"env={env} (reward.rule=binary pays 0 and 1)" for env in mixture(cfg.env) if envs.pays_below_0(env)]
+    if below:
+        said = f"{cfg.algo}.divide_by_mean needs scores of 0 or more"
+        raise ArgumentError(f"{said}, and {below[0]} pays less")
+
+
+def check_effects(given: dict[str, str], cfg: Config) -> None:
+    """Raise ArgumentError for a word about a part of the algorithm that another setting leaves out."""
+    algo = cfg.algorithm
+    parts = {
+        "constant_length": (getattr(algo, "aggregation", "") == "constant", "aggregation=constant"),
+        "overlong_cache": (getattr(algo, "overlong_limit", 0), "overlong_limit"),
+        "kl_estimator": (algo.reference, "kl_coef above 0"),
+        "kl_horizon": (getattr(algo, "kl_target", None), "kl_target"),
+        "decay": (getattr(algo, "baseline", "") == "moving", "baseline=moving"),
+    }
+    for key, (used, needed) in parts.items():
+        if f"{cfg.algo}.{key}" in given and not used:
+            raise ArgumentError(f"{cfg.algo}.{key}= has no effect without {cfg.algo}.{needed}")
+
+
 def check_reward_keys(cfg: Config) -> None:
     """Raise ArgumentError for a key of reward.* that belongs to another reward.rule."""
     rule_of = {
@@ -256,9 +311,11 @@ def check_judge(cfg: Config) -> None:
         if unused := [name for name in names if getattr(reward, name) != getattr(Reward(), name)]:
             raise ArgumentError(f"reward.{unused[0]} has no effect without reward.judge=base, a folder or a URL")
         return
-    if cfg.algorithm.source != "rollouts" or (cfg.rollouts and not cfg.resume):  # a resumed run repeats its update
-        paid = "rollouts=, whose rewards are paid" if cfg.rollouts else f"algo={cfg.algo}, which reads no rewards"
+    if not reads_rewards(cfg) or (cfg.rollouts and not cfg.resume):  # a resumed run repeats its update
+        paid = "rollouts=, whose rewards are paid" if cfg.rollouts else without_rewards(cfg)
         raise ArgumentError(f"{key} has no effect beside {paid}")
+    if cfg.history == "template":
+        raise ArgumentError(f"{key} reads what lies between replies, where history=template writes replies again")
     if not reward.rubric:
         raise ArgumentError(f"{key} needs reward.rubric=FILE, a text that says what it grades")
     try:

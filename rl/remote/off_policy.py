@@ -3,7 +3,8 @@
 With old_logprobs_N recomputed by the trainer, the ratio that a loss clips is that of this run's own policy. What the
 sampler computed differently is corrected by truncated importance weights, w = min(p trainer / p sampler, sampler_clip)
 of each token (Ionides 2008; Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
-They multiply the advantages, and so the gradient of every policy loss. Where both computed the same, w is 1.
+They multiply the advantages, and so the gradient of every policy loss; not opd.top_k's term, which is no policy
+gradient. Where both computed the same, w is 1.
 
 With a clipped surrogate this is the decoupled objective (Hilton et al. 2021, "Batch size-invariance for policy
 optimization"): w * min(ratio * A, clip(ratio) * A) with ratio = pi / proximal and w = proximal / behaviour. The
@@ -38,8 +39,8 @@ FAR = 0.5  # nats per token by which an episode's log-probabilities may differ o
 def recomputed(batch: Batch, state: TrainState, cfg: Config, micro_tokens: int) -> Batch:
     """Return the batch with the trainer's log-probabilities as old_logprobs_N, and the `remote_*` metrics of it.
 
-    Episodes whose log-probabilities are FAR from these were not sampled by these weights; they are left out. Raise
-    ValueError if all are.
+    Episodes whose log-probabilities are FAR from these were not sampled by these weights; they are left out, unless
+    ahead= sampled them before the last update, which may have moved them. Raise ValueError if all are.
     """
     recomputed_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
     gaps_N = (recomputed_N - batch.old_logprobs_N).abs()
@@ -54,6 +55,7 @@ def recomputed(batch: Batch, state: TrainState, cfg: Config, micro_tokens: int) 
         if far_B.all():
             usual = "another base, or log-probabilities before the temperature (vLLM: --logprobs-mode)"
             raise Refusal(f"sampler={cfg.sampler}: {line}, {mean:.2g} nats on average: {usual}")
+    if far_B.any() and not metrics.get("staleness"):
         tqdm.write(f"{line}; they are left out")
         for episode, far in zip(batch.episodes, far_B.tolist(), strict=True):
             episode.infrastructure_failed = episode.infrastructure_failed or far

@@ -14,6 +14,7 @@ from rl import data, ranks, rubric, teacher
 from rl.adapters import Seat
 from rl.config.fields import Config, Lora
 from rl.config.model_checks import read_targets
+from rl.config.refusals import Refusal
 from rl.config.words import describe_sources
 from rl.ppo import Critic
 from rl.ranks import launch
@@ -74,6 +75,8 @@ def start(
         read = launch.reader(cfg)
         dtype = getattr(torch, cfg.dtype)
         model = seat.model() if seat else load_model(cfg.model, dtype, cfg.device, cfg.exact, cfg.quant, read)
+        if demos:
+            check_fits(demos, model.config.max_position_embeddings, cfg)
         graded_by = teacher.load(cfg, tokenizer, model)  # before the adapter that trains: a new one freezes the others
         judge = rubric.load(cfg, tokenizer, model)  # likewise
         if cfg.algo == "reinforce" and cfg.episodes * cfg.algorithm.epochs > cfg.batch_size:
@@ -119,6 +122,14 @@ def start(
         if seat:
             seat.take(model, run.cfg)
     return run, tokenizer, state, demos
+
+
+def check_fits(demos: data.Demonstrations, most: int, cfg: Config) -> None:
+    """Raise ValueError for a conversation with more tokens than the model has positions."""
+    longest = max(len(episode.ids_T) for episode in (*demos.train, *demos.held_out))
+    if longest > most:
+        has = f"a conversation has {longest:,} tokens, more than the model's max_position_embeddings"
+        raise Refusal(f"data={cfg.data}: {has}; max_len={most} cuts it there")
 
 
 def adapt(model: CausalLM, cfg: Config) -> Lora:

@@ -210,6 +210,9 @@ def test_a_long_transcript_loses_its_middle_until_it_fits(tokenizer, rules, serv
     assert len(tokenizer.prompt([{"role": "user", "content": reply.prompt}])) <= 1496 and reply.tokens
     assert "characters are left out here ...]\n> " in reply.prompt and reply.prompt.endswith(rubric.QUESTION)
     assert reply.prompt.startswith("Short replies are better.\n\n[environment]\n> user\n> Goal: a stick")
+    monkeypatch.setattr(model, "config", replace(model.config, max_position_embeddings=50))
+    (reply,) = judge.ask_model([made])
+    assert reply.grade is None and reply.fault == "no room for the prompt in the model's 50 tokens"
     server.reply = lambda prompt: (413, {"error": "no room"}) if len(prompt) > 3000 else "3"
     (reply,) = judge_of(tokenizer, rules, server.url).ask_server([made])
     assert reply.grade == 0.3 and len(server.asked) == 4  # 16,000, 8,000, 4,000 and 2,000 characters

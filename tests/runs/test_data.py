@@ -8,6 +8,7 @@ import torch
 from cases import cases
 from conftest import reference
 
+import train
 from models import load_model, load_tokenizer
 from rl import data
 from rl.batch import forward, make_batch
@@ -153,6 +154,30 @@ def test_an_empty_reply_is_not_learned(tokenizer, tmp_path, content):
     row = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": content}]}
     with pytest.raises(ValueError, match="empty"):
         loaded(tokenizer, written(tmp_path, row))
+
+
+def test_all_tokens_learns_what_follows_the_last_reply(tokenizer, tmp_path):
+    said = [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"))]
+    (episode,) = loaded(tokenizer, written(tmp_path, {"messages": said}), "sft.all_tokens=true").train
+    assert (
+        episode.ids_T == tokenizer.prompt(said, header=False) and sum(episode.action_mask_T) == len(episode.ids_T) - 1
+    )
+    (episode,) = loaded(tokenizer, written(tmp_path, {"messages": said[:2]}), "sft.all_tokens=true").train
+    assert tokenizer.show(episode.ids_T).endswith("b<|im_end|>")
+
+
+@pytest.mark.parametrize("function", [{"name": ""}, {"name": "f", "arguments": '{"a": NaN}'}])
+def test_calls_that_no_reader_takes_are_refused(tokenizer, tmp_path, function):
+    said = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    with pytest.raises(ValueError, match=r"a tool call (needs a name|has arguments that JSON cannot write)"):
+        loaded(tokenizer, written(tmp_path, {"messages": [{"role": "user", "content": "Hi"}, said]}))
+
+
+def test_conversations_beyond_the_models_positions_are_refused(tmp_path, capsys):
+    path = written(tmp_path, {"prompt": "word " * 5000, "answer": "a"})
+    words = ["algo=sft", f"data={path}", "max_len=100000", "epochs=1", "eval_episodes=0", "threads=1", "ranks=1"]
+    with pytest.raises(ValueError, match=r"tokens, more than the model's max_position_embeddings; max_len=4096 cuts"):
+        train.main(parse([*words, f"out={tmp_path}/run"]))
 
 
 def test_all_tokens_does_not_learn_a_message_that_is_marked(tokenizer, tmp_path):

@@ -150,7 +150,7 @@ def test_a_run_with_other_settings_is_not_continued(word, whole):
 
 READS = {  # a file of a run's folder -> what reads it
     "config.json": lambda run: saved_settings(str(run)),
-    "origin.json": lambda run: origin.check(None, run),
+    "origin.json": lambda run: origin.check(parse(SMALL), run),
     "metrics.jsonl": lambda run: read_lines(run / "metrics.jsonl"),
     "manifest.json": verify,
 }
@@ -748,6 +748,11 @@ def test_a_critic_does_not_bootstrap_from_observations_that_were_not_saved(boots
         train.main(parse(words))
     else:
         refused("the observations after the turn limit are not there, because ppo.bootstrap=true did not play", *words)
+
+
+def test_saved_episodes_keep_their_temperature(whole, tmp_path):
+    words = [*SMALL, "eval_episodes=0", f"rollouts={whole}/episodes.jsonl", f"out={tmp_path}/run", "temperature=0.5"]
+    refused("whose episodes were sampled at temperature=1.5", *words, status=2)
 
 
 def test_saved_rewards_are_not_asked_for_anew(whole, tmp_path):

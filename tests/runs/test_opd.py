@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 import lora
 import train
+from envs import EnvironmentFailed
 from models import load_model, load_tokenizer
 from models.weights import TINY
 from rl import teacher
@@ -56,10 +57,38 @@ def played(cfg: Config, tokenizer, seed: int) -> Episode:
     return episode
 
 
+def with_solutions(episodes: list[Episode], tokenizer, cfg: Config) -> list[Episode]:
+    return teacher.with_solutions(episodes, teacher.solved_prompts(episodes, tokenizer, cfg))
+
+
+def test_a_task_whose_expert_fails_is_left_out(tokenizer, monkeypatch):
+    cfg = settings("env=textcraft")
+    episodes = [played(cfg, tokenizer, seed) for seed in (3, 4)]
+    batch = make_batch(episodes)
+    model = load_model("tiny")
+    whole = teacher.Teacher(model, None, tokenizer, 10**6).graded(batch, cfg, 2048)
+    monkeypatch.setattr(teacher, "prompts_of", failing_for(4, teacher.prompts_of))
+    part = teacher.Teacher(model, None, tokenizer, 10**6).graded(batch, cfg, 2048)
+    assert [e.seed for e in whole.episodes] == [3, 4] and [e.seed for e in part.episodes] == [3]
+    assert torch.equal(part.teacher_logprobs_N, whole.teacher_logprobs_N[whole.episode_N == 0])
+    monkeypatch.setattr(teacher, "prompts_of", failing_for(3, teacher.prompts_of))
+    with pytest.raises(EnvironmentFailed, match="disk"):
+        teacher.solved_prompts(episodes, tokenizer, cfg)
+
+
+def failing_for(seed: int, right):
+    def call(name, one, *others):
+        if one == seed:
+            raise EnvironmentFailed("disk")
+        return right(name, one, *others)
+
+    return call
+
+
 def test_a_privileged_teacher_reads_the_solution_and_then_the_episode(tokenizer):
     cfg = settings("env=textcraft")
     episodes = [played(cfg, tokenizer, seed) for seed in (3, 4)]
-    for episode, read in zip(episodes, teacher.with_solutions(episodes, tokenizer, cfg), strict=True):
+    for episode, read in zip(episodes, with_solutions(episodes, tokenizer, cfg), strict=True):
         start, moved = episode.turns[0].start, len(read.ids_T) - len(episode.ids_T)
         assert moved > 0 and read.ids_T[start + moved :] == episode.ids_T[start:]
         assert read.action_mask_T == [0] * moved + episode.action_mask_T
@@ -76,7 +105,7 @@ def test_of_qa_the_solution_is_the_answer(tokenizer, tmp_path):
     (tmp_path / "rows.jsonl").write_text(rows)
     cfg = settings("env=qa", f"qa.data={tmp_path}/rows.jsonl")
     episode = played(cfg, tokenizer, 0)
-    read = teacher.with_solutions([episode], tokenizer, cfg)[0]
+    read = with_solutions([episode], tokenizer, cfg)[0]
     asked = tokenizer.show(episode.ids_T).split("say ")[1].split("<")[0].strip()
     assert f"the{asked}" in tokenizer.show(read.ids_T) and f"the{asked}" not in tokenizer.show(episode.ids_T)
 
@@ -85,7 +114,7 @@ def test_an_episode_of_another_task_is_refused(tokenizer):
     cfg = settings("env=textcraft")
     other = replace(played(cfg, tokenizer, 3), seed=4)
     with pytest.raises(ValueError, match="an episode of textcraft does not begin as its task does"):
-        teacher.with_solutions([other], tokenizer, cfg)
+        with_solutions([other], tokenizer, cfg)
 
 
 def test_a_checkpoint_with_another_tokenizer_is_refused(tmp_path):

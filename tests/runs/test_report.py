@@ -236,7 +236,7 @@ def test_the_text_of_episodes_has_a_bound_and_spans_all_scores():
 
 def test_episodes_with_too_many_different_texts_are_listed_without_them(monkeypatch):
     monkeypatch.setattr(look, "MOST_TEXTS", 20)
-    own = [make_episode(chr(0x3b1 + n), n) for n in range(20)]
+    own = [make_episode(chr(0x3B1 + n), n) for n in range(20)]
     lines = [json.loads(line) for line in look.epoch_lines(TOKENIZER, 1, own, {}, 10**6).splitlines()]
     places = sorted(row[-1] for row in lines[0]["rows"] if row[-1] >= 0)
     assert len(lines[0]["rows"]) == 20 and 0 < len(places) < 20
