@@ -3,6 +3,7 @@
     python -m benchmarks.referee algos=ppo,ppo-token,grpo,gigpo envs=textcraft,sat seeds=3 out=referee.json
     python -m benchmarks.referee tune=lr ranks=1 threads=1      all, each at its best rate; other words are train.py's
     python -m benchmarks.referee algos=r1,r16,r64,lora+,all tune=lr     ranks of adapters, and every weight
+    python -m benchmarks.referee algos=r16,muon,all,all-8bit tune=lr    optimizers
     python -m benchmarks.referee table=referee.json             print the tables of a file again; out= draws too
 
 Every command is printed before it runs, and the same words go on after an interruption. Two programs may share runs= if
@@ -18,8 +19,8 @@ Rules. What is equal for all algorithms of an environment:
 
 May be tuned: the rate, by tune=lr. Each algorithm has three values, its own rate times rates=. Each is tried once with
 the whole budget and a seed of its own, and judged by sampled success on n tasks of split=train. May not: anything else
-for one algorithm alone. ALGOS has the settings as published, and LORA the adapters, all with GRPO; train.py's words
-change them for all.
+for one algorithm alone. ALGOS has the settings as published, and LORA adapters, every weight and other
+optimizers, all with GRPO; train.py's words change them for all.
 
 Differences are paired by seed and task. Their 80 % intervals are for other tasks and other seeds (rl/stats.py,
 `seeds_interval`).
@@ -67,6 +68,8 @@ LORA = {
     "rslora": "algo=grpo lora.r=64 lora.rslora=true",
     "lora+": "algo=grpo lora.b_rate=16 lr=6e-4",
     "all": "algo=grpo lora.r=0 lr=3e-4",
+    "muon": "algo=grpo optimizer=muon",
+    "all-8bit": "algo=grpo lora.r=0 lr=3e-4 optimizer=adamw8bit",
 }
 COMPARED = ALGOS | LORA
 USUAL = "epochs=10000 eval_episodes=0 save_total_limit=2"  # of every run; words of the command line win
