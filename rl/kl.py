@@ -49,8 +49,6 @@ class Config:
             raise Refusal(f"reference_every={self.reference_every} moves the reference of KL, and kl_coef=0 has none")
         if self.reference_every and self.kl_target is not None:
             raise Refusal("kl_target adapts kl_coef to a distance that reference_every sets to 0 again and again")
-        if self.kl_coef and self.kl_in == "loss" and self.kl_estimator == "k1":
-            raise Refusal("kl_estimator=k1 has no gradient but noise in the loss; take k2 or k3, or kl_in=reward")
 
 
 def in_reward(batch: Batch, cfg: Config) -> Batch:

@@ -368,7 +368,7 @@ def _check_whole(messages: list[dict], tools: list[dict] | None, rendered: str) 
 
     for text in _texts(tools):
         check(text, "the tools that a conversation declares")
-    said = []
+    said = list(_texts(tools))
     for message in messages:
         is_reply = message["role"] == "assistant"
         said.append(message["content"].rpartition(ANSWER)[2] if is_reply else message["content"])

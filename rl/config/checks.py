@@ -156,6 +156,9 @@ def check_training(cfg: Config) -> None:
     check_reward_keys(cfg)
     if getattr(algo, "divide_by_mean", False):
         check_divide_by_mean(cfg)
+    if algo.reference and algo.kl_in == "loss" and algo.kl_estimator == "k1":
+        noise = f"{cfg.algo}.kl_estimator=k1 has no gradient but noise in the loss"
+        raise ArgumentError(f"{noise}; take k2 or k3, or {cfg.algo}.kl_in=reward")
     if algo.reference and algo.reference_every and cfg.shard != "ddp":
         raise ArgumentError(f"{cfg.algo}.reference_every copies whole adapters: take shard=ddp, not {cfg.shard}")
     if hasattr(algo, "teacher"):

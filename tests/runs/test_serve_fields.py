@@ -84,7 +84,7 @@ def test_fields_that_change_nothing_pass():
         ({"role": "assistant", "content": "x", "prefix": True}, "'prefix'"),
         ({"role": "assistant", "content": None}, "a message needs a role"),
         ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "parts of type text"),
-        ({"role": "developer", "content": "x"}, "a message needs a role"),
+        ({"role": "author", "content": "x"}, "a message needs a role"),
     ],
 )
 def test_a_key_of_a_message_is_honoured_or_refused(message, said):
