@@ -10,15 +10,13 @@ import torch
 
 import envs
 import lora
-from envs import prompt_file
 from envs.http.exchange import is_address
 from envs.qa import NEEDED
 from lora.peft_files import MOST_RANK, is_adapter
 from rl import curriculum, plan
-from rl.config import model_checks
+from rl.config import model_checks, reward_checks
 from rl.config.arguments import ArgumentError, build, word
-from rl.config.fields import Config, Lora, Reward
-from rl.run import history
+from rl.config.fields import Config, Lora
 from rl.tasks import mixture, text_of
 from rl.tools import with_tools
 
@@ -126,7 +124,11 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError(f"best_by=loss is for algo=sft: algo={cfg.algo} measures no held-out loss, only success")
     if cfg.sampler:
         check_sampler(cfg)
-        if (cfg.sampler_floor or cfg.sampler_sequence) and getattr(algo, "top_k", 0) and not reads_rewards(cfg):
+        if (
+            (cfg.sampler_floor or cfg.sampler_sequence)
+            and getattr(algo, "top_k", 0)
+            and not reward_checks.reads_rewards(cfg)
+        ):
             raise ArgumentError(
                 f"sampler_floor and sampler_sequence mask advantages, which {cfg.algo}.top_k has none of"
             )
@@ -146,16 +148,9 @@ def check_training(cfg: Config) -> None:
         check_schedule(cfg)
     if algo.critic and algo.critic_warmup >= cfg.epochs:
         raise ArgumentError(f"{cfg.algo}.critic_warmup={algo.critic_warmup} leaves the policy no epoch of {cfg.epochs}")
-    if cfg.episodes == 1:
-        check_single_episode(cfg)
     if cfg.episodes % algo.group_size:
         raise ArgumentError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
-    if cfg.reward.progress and (cfg.rollouts or not reads_rewards(cfg)):
-        beside = "rollouts=, whose rewards are paid" if cfg.rollouts else without_rewards(cfg)
-        raise ArgumentError(f"reward.progress has no effect beside {beside}")
-    check_reward_keys(cfg)
-    if getattr(algo, "divide_by_mean", False):
-        check_divide_by_mean(cfg)
+    reward_checks.check_rewards(cfg)
     if algo.reference and algo.kl_in == "loss" and algo.kl_estimator == "k1":
         noise = f"{cfg.algo}.kl_estimator=k1 has no gradient but noise in the loss"
         raise ArgumentError(f"{noise}; take k2 or k3, or {cfg.algo}.kl_in=reward")
@@ -163,7 +158,7 @@ def check_training(cfg: Config) -> None:
         raise ArgumentError(f"{cfg.algo}.reference_every copies whole adapters: take shard=ddp, not {cfg.shard}")
     if hasattr(algo, "teacher"):
         check_teacher(cfg)
-    check_judge(cfg)
+    reward_checks.check_judge(cfg)
     if cfg.lora.r == 0:
         model_checks.check_full_finetuning(cfg)
     if cfg.resume_from and not cfg.resume:  # a resumed run has a copy
@@ -185,7 +180,7 @@ def check_source(cfg: Config) -> None:
     if cfg.rollouts and not Path(cfg.rollouts).is_file():
         raise ArgumentError(f"rollouts={cfg.rollouts}: no such file; a run's is FOLDER/episodes.jsonl")
     if cfg.rollouts and not cfg.resume:
-        check_saved_rewards(cfg)
+        reward_checks.check_saved_rewards(cfg)
     if cfg.data and cfg.algorithm.source == "rollouts":
         way = f"to be rewarded for right answers to its questions: env=qa qa.data={cfg.data}"
         raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}; {way}")
@@ -194,20 +189,6 @@ def check_source(cfg: Config) -> None:
     if cfg.algorithm.source != "rollouts" and not cfg.data and "http" in mixture(cfg.env):
         none = f"algo={cfg.algo} imitates an expert, and env=http has none"
         raise ArgumentError(f"{none}; env={cfg.environments['http'].kind} has one, and data= takes a file")
-
-
-def check_saved_rewards(cfg: Config) -> None:
-    """Raise ArgumentError for a key that asks for other rewards than those of the episodes in rollouts=, if their run's
-    settings are beside them."""
-    saved, usual = history.settings(Path(cfg.rollouts).parent), vars(Reward())
-    if (sampled := saved.get("temperature", cfg.temperature)) != cfg.temperature:
-        other = f"temperature={cfg.temperature:g} is not that of rollouts={cfg.rollouts}"
-        raise ArgumentError(f"{other}, whose episodes were sampled at temperature={sampled:g}")
-    for key, value in vars(cfg.reward).items():
-        paid = saved.get(f"reward.{key}", value)
-        if key not in ("whiten", "progress") and not key.startswith("judge") and value not in (usual[key], paid):
-            kept = f"whose episodes keep their rewards of reward.{key}={word(paid)}"
-            raise ArgumentError(f"reward.{key}={word(value)} has no effect beside rollouts=, {kept}")
 
 
 def check_history(cfg: Config) -> None:
@@ -248,35 +229,6 @@ def check_teacher(cfg: Config) -> None:
         raise ArgumentError(f"{cfg.algo}.privileged sets each task up again, which curriculum= changes meanwhile")
 
 
-def check_single_episode(cfg: Config) -> None:
-    """Raise ArgumentError for an algorithm that compares an epoch's only episode with itself."""
-    for key, value in (("baseline", "batch"), ("whiten", True)):
-        if getattr(cfg.algorithm, key, None) == value:
-            of = f"{cfg.algo}.{key}={word(value)} takes the mean of an epoch's episodes away"
-            raise ArgumentError(f"{of}, and of episodes=1 nothing is left to learn from; play more, or change the key")
-
-
-def reads_rewards(cfg: Config) -> bool:
-    return cfg.algorithm.source == "rollouts" and getattr(cfg.algorithm, "reward_coef", 1) != 0
-
-
-def without_rewards(cfg: Config) -> str:
-    zero = f" {cfg.algo}.reward_coef=0" if cfg.algorithm.source == "rollouts" else ""
-    return f"algo={cfg.algo}{zero}, which reads no rewards"
-
-
-def check_divide_by_mean(cfg: Config) -> None:
-    """Raise ArgumentError for rewards below 0, by whose mean advantages cannot be divided."""
-    reward, rule = cfg.reward, cfg.reward.rule
-    own = {"binary": ("correct", "incorrect", "timeout", "unknown"), "shaped": ("invalid",)}.get(rule, ())
-    below = [f"reward.{key}={getattr(reward, key):g}" for key in (*own, "scale") if getattr(reward, key) < 0]
-    if rule == "native":
-        below += [f"env={env} (reward.rule=binary pays 0 and 1)" for env in mixture(cfg.env) if envs.pays_below_0(env)]
-    if below:
-        said = f"{cfg.algo}.divide_by_mean needs scores of 0 or more"
-        raise ArgumentError(f"{said}, and {below[0]} pays less")
-
-
 def check_effects(given: dict[str, str], cfg: Config) -> None:
     """Raise ArgumentError for a word about a part of the algorithm that another setting leaves out."""
     algo = cfg.algorithm
@@ -290,55 +242,6 @@ def check_effects(given: dict[str, str], cfg: Config) -> None:
     for key, (used, needed) in parts.items():
         if f"{cfg.algo}.{key}" in given and not used:
             raise ArgumentError(f"{cfg.algo}.{key}= has no effect without {cfg.algo}.{needed}")
-
-
-def check_reward_keys(cfg: Config) -> None:
-    """Raise ArgumentError for a key of reward.* that belongs to another reward.rule."""
-    rule_of = {
-        "correct": "binary",
-        "incorrect": "binary",
-        "timeout": "binary",
-        "unknown": "binary",
-        "invalid": "shaped",
-    }
-    for key, rule in rule_of.items():
-        if cfg.reward.rule != rule and getattr(cfg.reward, key) != getattr(Reward(), key):
-            raise ArgumentError(f"reward.{key} has no effect without reward.rule={rule}")
-
-
-def check_judge(cfg: Config) -> None:
-    """Raise ArgumentError for a judge that has no rubric, that a run cannot hold, or whose grades nothing reads."""
-    reward, key = cfg.reward, f"reward.judge={cfg.reward.judge}"
-    if not reward.judge:
-        names = ("rubric", "judge_weight", "judge_model", "judge_max_tokens")
-        if unused := [name for name in names if getattr(reward, name) != getattr(Reward(), name)]:
-            raise ArgumentError(f"reward.{unused[0]} has no effect without reward.judge=base, a folder or a URL")
-        return
-    if not reads_rewards(cfg) or (cfg.rollouts and not cfg.resume):  # a resumed run repeats its update
-        paid = "rollouts=, whose rewards are paid" if cfg.rollouts else without_rewards(cfg)
-        raise ArgumentError(f"{key} has no effect beside {paid}")
-    if cfg.history == "template":
-        raise ArgumentError(f"{key} reads what lies between replies, where history=template writes replies again")
-    if not reward.rubric:
-        raise ArgumentError(f"{key} needs reward.rubric=FILE, a text that says what it grades")
-    try:
-        prompt_file.text_of(reward.rubric)
-    except ValueError as error:
-        raise ArgumentError(f"reward.rubric={reward.rubric}: {error}") from None
-    if "://" in reward.judge:
-        if not is_address(reward.judge):
-            raise ArgumentError(f"{key} is not a URL up to /v1, such as http://localhost:8000/v1")
-        return
-    if reward.judge_model:
-        raise ArgumentError(f"reward.judge_model names a server's model, and {key} is no server")
-    if reward.judge != "base" and not is_adapter(Path(reward.judge)):
-        raise ArgumentError(f"{key}: neither base, an adapter, a run with one, nor a URL such as http://host:8000/v1")
-    if not cfg.lora.r:
-        raise ArgumentError(f"{key} needs the frozen base, which lora.r=0 trains away; a server can grade")
-    if cfg.shard != "ddp":
-        raise ArgumentError(f"{key} is asked by each rank apart: take shard=ddp, not {cfg.shard}, or a server")
-    if cfg.plan:
-        raise ArgumentError(f"plan= does not count the cache that {key} needs")
 
 
 def check_sampler(cfg: Config) -> None:
