@@ -6,11 +6,11 @@ from pathlib import Path
 
 from models.chat.formats import Marks, Qwen, without_thoughts
 from models.chat.jinja import Compiled, compiled
+from models.chat.rendering import Rendering
 from models.chat.templates import (
     ASKED,
     TOOL_USE,
     Format,
-    Rendering,
     Template,
     default_template,
     read_template,
