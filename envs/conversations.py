@@ -235,7 +235,7 @@ def _calls(fields: dict) -> list[dict]:
             raise Refusal(f"a tool call needs a name and an object of arguments, not {_short(call)}")
         try:
             json.dumps(arguments, allow_nan=False)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise Refusal(f"a tool call has arguments that JSON cannot write: {_short(call)}") from None
         read.append({"type": "function", "function": {"name": name, "arguments": arguments}})
     return read

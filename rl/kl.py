@@ -47,8 +47,6 @@ class Config:
             raise Refusal("kl_in=reward has no effect with kl_coef=0")
         if self.reference_every and self.kl_coef == 0:
             raise Refusal(f"reference_every={self.reference_every} moves the reference of KL, and kl_coef=0 has none")
-        if self.reference_every and self.kl_target is not None:
-            raise Refusal("kl_target adapts kl_coef to a distance that reference_every sets to 0 again and again")
 
 
 def in_reward(batch: Batch, cfg: Config) -> Batch:

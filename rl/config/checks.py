@@ -16,7 +16,7 @@ from lora.peft_files import MOST_RANK, is_adapter
 from rl import curriculum, plan
 from rl.config import model_checks, reward_checks
 from rl.config.arguments import ArgumentError, build, word
-from rl.config.fields import Config, Lora
+from rl.config.fields import Config, Lora, Machine, Optim
 from rl.tasks import mixture, text_of
 from rl.tools import with_tools
 
@@ -154,6 +154,9 @@ def check_training(cfg: Config) -> None:
     if algo.reference and algo.kl_in == "loss" and algo.kl_estimator == "k1":
         noise = f"{cfg.algo}.kl_estimator=k1 has no gradient but noise in the loss"
         raise ArgumentError(f"{noise}; take k2 or k3, or {cfg.algo}.kl_in=reward")
+    if algo.reference and algo.reference_every and algo.kl_target is not None:
+        said = f"{cfg.algo}.kl_target adapts kl_coef to a distance that reference_every sets to 0 again and again"
+        raise ArgumentError(f"{said}; leave one of them out")
     if algo.reference and algo.reference_every and cfg.shard != "ddp":
         raise ArgumentError(f"{cfg.algo}.reference_every copies whole adapters: take shard=ddp, not {cfg.shard}")
     if hasattr(algo, "teacher"):
@@ -303,14 +306,16 @@ def check_as_adapter(folder: str, given: dict[str, str]) -> None:
 def check_as_saved(given: dict[str, str], saved: dict[str, Any]) -> None:
     """Raise ArgumentError for a word that would change the adapter, its base's weights, or the optimizer, whose moments
     are saved, of a resumed run. saved: the run's settings."""
-    asked, own = build(Lora, given, "lora"), build(Lora, saved, "lora")
-    of_adapter = ("r", "alpha", "targets", "rslora", "b_rate")
-    kept = {f"lora.{key}": (getattr(asked, key), getattr(own, key)) for key in of_adapter}
-    kept |= {key: (given.get(key), saved.get(key, getattr(Config, key))) for key in ("optimizer", "quant")}
-    for key, (value, before) in kept.items():
-        if key in given and value != before:
-            said = f"{key}={given[key]} has no effect beside resume=, whose run has {key}={word(before)}"
-            raise ArgumentError(f"{said}; resume_from= begins anew with another one")
+    anew = {"optimizer": Optim, "quant": Machine, "lora.b_rate": Lora}  # a run from this one's adapter may have another
+    kinds = anew | {f"lora.{key}": Lora for key in ("r", "alpha", "targets", "rslora")}
+    for key in (key for key in kinds if key in given):
+        group, _, name = key.rpartition(".")
+        asked, before = (
+            getattr(build(kinds[key], {key: of[key]} if key in of else {}, group), name) for of in (given, saved)
+        )
+        if asked != before:
+            way = "resume_from= begins anew with another one" if key in anew else "another adapter is another run"
+            raise ArgumentError(f"{key}={given[key]}: resume= goes on with a run of {key}={word(before)}; {way}")
 
 
 def check_tracker(service: str) -> None:

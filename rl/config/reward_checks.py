@@ -9,6 +9,7 @@ from lora.peft_files import is_adapter
 from rl.config.arguments import ArgumentError, word
 from rl.config.fields import Config, Reward
 from rl.run import history
+from rl.run.files import is_number
 from rl.tasks import mixture
 
 
@@ -20,7 +21,7 @@ def check_rewards(cfg: Config) -> None:
         beside = "rollouts=, whose rewards are paid" if cfg.rollouts else without_rewards(cfg)
         raise ArgumentError(f"reward.progress has no effect beside {beside}")
     check_reward_keys(cfg)
-    if getattr(cfg.algorithm, "divide_by_mean", False):
+    if getattr(cfg.algorithm, "divide_by_mean", False) and not cfg.rollouts:
         check_divide_by_mean(cfg)
 
 
@@ -34,20 +35,27 @@ def without_rewards(cfg: Config) -> str:
 
 
 def check_single_episode(cfg: Config) -> None:
-    """Raise ArgumentError for an algorithm that compares an epoch's only episode with itself."""
+    """Raise ArgumentError for an algorithm that takes away the mean of an epoch that is one turn."""
+    algo = cfg.algorithm
+    turns = max(getattr(cfg.environments[env], "max_turns", 1) for env in mixture(cfg.env))
+    if turns > 1 or algo.reference or getattr(algo, "level", "turn") == "token":
+        return
     for key, value in (("baseline", "batch"), ("whiten", True)):
-        if getattr(cfg.algorithm, key, None) == value:
+        if getattr(algo, key, None) == value:
             of = f"{cfg.algo}.{key}={word(value)} takes the mean of an epoch's episodes away"
-            raise ArgumentError(f"{of}, and of episodes=1 nothing is left to learn from; play more, or change the key")
+            raise ArgumentError(f"{of}, and of episodes=1 with one turn nothing is left; play more, or change the key")
 
 
 def check_divide_by_mean(cfg: Config) -> None:
     """Raise ArgumentError for rewards below 0, by whose mean advantages cannot be divided."""
     reward, rule = cfg.reward, cfg.reward.rule
     own = {"binary": ("correct", "incorrect", "timeout", "unknown"), "shaped": ("invalid",)}.get(rule, ())
-    below = [f"reward.{key}={getattr(reward, key):g}" for key in (*own, "scale") if getattr(reward, key) < 0]
-    if rule == "native":
-        below += [f"env={env} (reward.rule=binary pays 0 and 1)" for env in mixture(cfg.env) if envs.pays_below_0(env)]
+    keys = (*own, "scale", "judge_weight")
+    below = [f"reward.{key}={getattr(reward, key):g}" for key in keys if getattr(reward, key) < 0]
+    for env in mixture(cfg.env) if rule == "native" else ():
+        kind = cfg.environments[env].kind if env == "http" else env
+        if kind in envs.NAMES and envs.pays_below_0(kind):
+            below.append(f"env={env} (reward.rule=binary pays 0 and 1)")
     if below:
         said = f"{cfg.algo}.divide_by_mean needs scores of 0 or more"
         raise ArgumentError(f"{said}, and {below[0]} pays less")
@@ -71,7 +79,8 @@ def check_saved_rewards(cfg: Config) -> None:
     """Raise ArgumentError for a key that asks for other rewards than those of the episodes in rollouts=, if their run's
     settings are beside them."""
     saved, usual = history.settings(Path(cfg.rollouts).parent), vars(Reward())
-    if (sampled := saved.get("temperature", cfg.temperature)) != cfg.temperature:
+    sampled = saved.get("temperature", cfg.temperature)
+    if is_number(sampled) and sampled != cfg.temperature:
         other = f"temperature={cfg.temperature:g} is not that of rollouts={cfg.rollouts}"
         raise ArgumentError(f"{other}, whose episodes were sampled at temperature={sampled:g}")
     for key, value in vars(cfg.reward).items():

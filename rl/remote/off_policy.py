@@ -54,9 +54,11 @@ def recomputed(batch: Batch, state: TrainState, cfg: Config, micro_tokens: int) 
         line = f"{metrics['remote_far']} of {len(far_B)} episodes have log-probabilities far from this adapter's"
         if far_B.all():
             usual = "another base, or log-probabilities before the temperature (vLLM: --logprobs-mode)"
+            usual += ", or an update that moved too far" if metrics.get("staleness") else ""
             raise Refusal(f"sampler={cfg.sampler}: {line}, {mean:.2g} nats on average: {usual}")
+        fate = f"kept: {metrics['staleness']} steps lie between" if metrics.get("staleness") else "left out"
+        tqdm.write(f"{line}; they are {fate}")
     if far_B.any() and not metrics.get("staleness"):
-        tqdm.write(f"{line}; they are left out")
         for episode, far in zip(batch.episodes, far_B.tolist(), strict=True):
             episode.infrastructure_failed = episode.infrastructure_failed or far
         recomputed_N = recomputed_N[~far_B[batch.episode_N]]

@@ -7,7 +7,6 @@ from statistics import fmean
 
 from rl.config.refusals import Refusal
 from rl.run import history
-from rl.run.files import read_json
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 74, 48  # margins
@@ -26,7 +25,7 @@ def learning_curve(folders: Sequence[Path], title: str = "") -> str:
     Raise ValueError if a run has not finished an epoch of play.
     """
     runs = [history.records(folder) for folder in folders]
-    imitates = [read_json(folder / "config.json").get("algo") == "sft" for folder in folders]
+    imitates = [history.settings(folder).get("algo") == "sft" for folder in folders]
     training = [{record["epoch"]: record["accuracy"] for record in run if "accuracy" in record} for run in runs]
     for folder, curve in zip(folders, training, strict=True):
         if not curve:

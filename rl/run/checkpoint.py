@@ -34,7 +34,7 @@ def save_checkpoint(state: TrainState, run: Path) -> Path:
         cuda = {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {}
         # Of torch's generators: first weights were drawn from them; sampling and dropout draw from counters instead.
         save_file({"cpu": torch.get_rng_state(), **cuda}, folder / "rng.safetensors")
-        counters = {name: getattr(state, name) for name in COUNTERS}
+        counters = {name: getattr(state, name) for name in COUNTERS} | {"given": state.given}
         (folder / "state.json").write_text(json.dumps(counters) + "\n")
     retention.prune(run, state)  # only now: until the new checkpoint is whole, the old ones are the run
     return target

@@ -10,7 +10,8 @@ part that is saved, every save_every epochs and where one is evaluated:
     reference      the adapter that KL is measured against, once reference_every has moved it
     optimizer      the moments of both, and how many steps each has had
     rng            torch's random generators
-    state.json     the COUNTERS: epochs, steps, groups of tasks drawn, kl_coef, baseline, micro_tokens
+    state.json     the COUNTERS: epochs, steps, groups of tasks drawn, kl_coef, baseline, micro_tokens; and which values
+                   the settings gave for those that a run adapts
 
 The rest comes from the run's folder, or from the counters alone:
 
@@ -35,7 +36,6 @@ from models import CausalLM
 from models.weights import resolve
 from rl import ranks
 from rl.adam8bit import scale_count
-from rl.config import words
 from rl.config.fields import Config, Lora
 from rl.config.refusals import Refusal
 from rl.core import learning_rate_factor
@@ -64,16 +64,10 @@ def newest_checkpoint(run: Path) -> Path:
 def go_on(state: TrainState, checkpoint: Path, cfg: Config) -> None:
     """Fill the state from a checkpoint, and remove what its run wrote after it. Raise ValueError, one line, if the run
     began from other weights or data, or if a file is damaged."""
-    run, kl_coef = checkpoint.parent, state.kl_coef
-    before = words.resolve({"resume": str(run)})
+    run = checkpoint.parent
     digests.check(cfg, run)
     load_checkpoint(state, checkpoint)
-    check_limits(state, cfg, before)
-    # What the run has adapted holds until another value is given.
-    if cfg.micro_tokens != before.micro_tokens:
-        state.micro_tokens = 0
-    if vars(cfg.algorithm).get("kl_coef") != vars(before.algorithm).get("kl_coef"):
-        state.kl_coef = kl_coef
+    check_limits(state, cfg, dict(read_json(run / "config.json")))
     state.resumed_from = state.epoch
     print(schedule_change(state, cfg, dict(read_json(run / "config.json"))), end="")
     if ranks.is_first():
@@ -88,10 +82,10 @@ def go_on(state: TrainState, checkpoint: Path, cfg: Config) -> None:
     print(f"resumed from {checkpoint}")
 
 
-def check_limits(state: TrainState, cfg: Config, before: Config) -> None:
-    """Raise ValueError for a new limit that the run has passed. before: its settings until now."""
+def check_limits(state: TrainState, cfg: Config, saved: dict[str, Any]) -> None:
+    """Raise ValueError for a new limit that the run has passed. saved: the keys of its config.json."""
     for key, done in (("epochs", state.epoch), ("max_steps", state.step)):
-        if 0 < getattr(cfg, key) < done and getattr(cfg, key) != getattr(before, key):
+        if 0 < getattr(cfg, key) < done and getattr(cfg, key) != saved.get(key):
             raise Refusal(f"{key}={getattr(cfg, key)}: {done} are done, so the run ends at {key}={done} or later")
 
 
@@ -177,7 +171,10 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
     if "cuda" in generators and torch.cuda.is_available():
         torch.cuda.set_rng_state(generators["cuda"])
     counters = read_json(folder / "state.json")
+    given = dict(counters.get("given", state.given))  # earlier checkpoints lack it
     for name in COUNTERS:
+        if given.get(name) != state.given.get(name):  # what the run has adapted holds until another value is given
+            continue
         value = counters.get(name, getattr(state, name))  # checkpoints before micro_tokens lack it
         counts = name not in ("kl_coef", "baseline")
         if not (type(value) is int and 0 <= value < 2**53 if counts else value is None or is_number(value)):

@@ -106,6 +106,7 @@ def start(
         if not cfg.lora.r and cfg.dtype != "float32":
             full_finetuning.use_masters(state)
         state.kl_coef = algo_cfg.kl_coef if algo_cfg.reference else 0.0
+        state.given = {"kl_coef": state.kl_coef, "micro_tokens": cfg.micro_tokens}
         if checkpoint:
             resume.go_on(state, checkpoint, cfg)
         elif cfg.rollouts:

@@ -37,6 +37,7 @@ class TrainState:
     groups: int = 0  # groups of tasks drawn so far; the next epoch continues there
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # reinforce's moving average of scores
+    given: dict[str, float] = field(default_factory=dict)  # the settings' own values of counters that a run adapts
     micro_tokens: int = 0  # smaller than the configured number, once memory ran out; 0: that number
     mid_epoch: bool = False  # an epoch's optimizer steps are under way
     resumed_from: int = -1  # epoch of the checkpoint that this process went on from

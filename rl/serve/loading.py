@@ -70,6 +70,8 @@ def adapters(words: str) -> dict[str, Path]:
         if not word:
             raise arguments.ArgumentError(f"adapter={words}: a name is empty")
         name, folder = named(word)
+        if not name:
+            raise arguments.ArgumentError(f"adapter={words}: a name is empty")
         if name in folders:
             raise arguments.ArgumentError(f"adapter={words}: two adapters are named {name}")
         folders[name] = Path(folder)
@@ -80,7 +82,8 @@ def named(word: str) -> tuple[str, str]:
     """Return (name, folder) of NAME=FOLDER, or of a FOLDER alone. Folders of sweeps have = in their names too."""
     places = [i for i, c in enumerate(word) if c == "="]
     readings = [(word, word), *((word[:i], word[i + 1 :]) for i in places)]
-    return next((reading for reading in readings if Path(reading[1]).is_dir()), readings[-1])
+    usual = readings[0] if not places or "/" in word[: places[0]] else readings[1]
+    return next((reading for reading in readings if Path(reading[1]).is_dir()), usual)
 
 
 def load(keys: ModelKeys, rows: int, most_waiting: int, rewrites: bool = False) -> Sampler:

@@ -768,7 +768,7 @@ KEPT = ["lora.alpha=64", "lora.rslora=true", "lora.r=4", "lora.b_rate=16", "opti
 @pytest.mark.parametrize("word", KEPT)
 def test_a_resumed_run_keeps_its_adapter_its_base_and_its_optimizer(word, whole):
     key, own = word.split("=")[0], ADAPTERS | {"optimizer": "adamw", "quant": "none"}
-    refused(f"{word} has no effect beside resume=, whose run has {key}={own[key]}", f"resume={whole}", word, status=2)
+    refused(f"{word}: resume= goes on with a run of {key}={own[key]}; ", f"resume={whole}", word, status=2)
     assert checked([f"resume={whole}", f"{key}={own[key]}"], "train.py").lora.r == 2
 
 
@@ -792,6 +792,18 @@ def test_a_given_weight_of_kl_holds_from_the_next_epoch_on(run):
     for epochs, weight in ((4, 0.5), (5, 0.25), (6, 0.0)):
         train.main(parse([f"resume={run}", f"epochs={epochs}", f"grpo.kl_coef={weight}"]))
         assert json.loads((run / f"checkpoint-{epochs}" / "state.json").read_text())["kl_coef"] == weight
+
+
+def test_a_given_weight_of_kl_survives_an_interruption(run):
+    """config.json has it before the epoch that is interrupted, and the checkpoint before has the earlier one."""
+    for _ in range(2):
+        train.main(parse([f"resume={run}", "epochs=4", "grpo.kl_coef=0.5"]))
+        assert json.loads((run / "checkpoint-4" / "state.json").read_text())["kl_coef"] == 0.5
+        remove(run / "checkpoint-4")
+
+
+def test_an_epoch_of_one_episode_with_several_turns_is_learned_from():
+    assert parse(["algo=ppo", "env=textcraft", "episodes=1", "batch_size=1"]).episodes == 1
 
 
 def test_a_given_dropout_holds_for_an_adapter_of_another_run(whole, tmp_path):
