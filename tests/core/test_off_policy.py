@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -83,3 +84,16 @@ def test_weights_of_a_clipped_surrogate_are_the_decoupled_objective():
     found, wanted = (torch.autograd.grad(x, current_N, retain_graph=True)[0] for x in (loss, textbook))
     torch.testing.assert_close(found, wanted)
     assert (found == 0).any() and found.any()
+
+
+@pytest.mark.parametrize(("ahead", "kept"), [(None, [1]), (5, [0, 1]), (7, [1])])
+def test_far_episodes_are_left_out_unless_an_update_lies_between(ahead, kept, monkeypatch):
+    """`ahead` is the step of the weights that sampled, of 7; the first episode is 2 nats per token away."""
+    batch = make_batch(sampled_elsewhere().episodes)
+    moved_N = batch.old_logprobs_N - 2.0 * (batch.episode_N == 0)
+    monkeypatch.setattr(off_policy, "policy_logprobs", lambda *_: moved_N)
+    now = None if ahead is None else SimpleNamespace(now=SimpleNamespace(step=ahead))
+    state = SimpleNamespace(model=None, step=7, ahead=now)
+    found = off_policy.recomputed(batch, state, SimpleNamespace(temperature=1.0, sampler="x"), 64)
+    assert [batch.episodes.index(episode) for episode in found.episodes] == kept and found.metrics["remote_far"] == 1
+    assert torch.equal(found.old_logprobs_N, moved_N if len(kept) == 2 else moved_N[batch.episode_N == 1])
