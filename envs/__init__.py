@@ -48,7 +48,7 @@ def config_class(name: str) -> type:
 
 def pays_below_0(name: str) -> bool:
     """Return whether an environment's own rewards may be negative. Raise ValueError for an unknown name."""
-    return _module(name).Env.timeout_reward < 0
+    return _module(name).Env.pays_below_0
 
 
 def make(name: str, **options) -> Environment:

@@ -30,6 +30,7 @@ class Environment:
     task: str = ""  # once reset, the canonical text of the task; equal tasks have equal texts, whose hash is the split
     slow: bool = False  # step and reset wait for a server or another process: rollouts call them in a thread pool
     timeout_reward: float = 0.0  # what the turn limit costs an unsolved task; rollouts also pay it where max_len cuts
+    pays_below_0: bool = False  # whether a step's native reward may be negative
     tools: Sequence[dict] = ()  # JSON schemas of the actions, if the agent takes them as calls of tools (tools=native)
     role: str = "user"  # of the message that holds the last step's observation: user, or tool after a call
     left: Event = Event()  # set by a rollout that ends early: a slow environment stops waiting and raises

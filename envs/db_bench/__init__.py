@@ -149,7 +149,7 @@ class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
     defaults = Config
-    timeout_reward = -0.3
+    timeout_reward, pays_below_0 = -0.3, True
 
     def __init__(self, config: Config | None = None):
         super().__init__(config)

@@ -183,6 +183,7 @@ class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
     defaults = Config
+    pays_below_0 = True
     timeout_reward = REWARDS["incorrect"]  # max_len leaves the task undone, and the state is not judged
 
     def __init__(self, config: Config | None = None):

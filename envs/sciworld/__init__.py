@@ -197,6 +197,7 @@ class Env(Configured):
     """Play one episode at a time; the module's docstring is the specification."""
 
     defaults = Config
+    pays_below_0 = True
 
     @property
     def task(self) -> str:

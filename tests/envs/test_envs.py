@@ -11,6 +11,7 @@ import weakref
 from collections import Counter
 from itertools import product
 from pathlib import Path
+from random import Random
 
 import golden
 import pytest
@@ -571,3 +572,17 @@ def test_a_game_without_an_expert_goes_on(capsys, monkeypatch):
     captured = capsys.readouterr()
     assert "> there is no expert here\n> " in captured.out and captured.err == ""
     assert captured.out.endswith("over: correct\n")
+
+
+@over(OURS)
+def test_environments_that_pay_below_0_say_so(name):
+    """Of play in which each reply is the expert's or, with as much chance, its action in another task of the level."""
+    env, other, least = envs.make(name), envs.make(name), 0.0
+    for seed in range(20):
+        env.reset(seed, "train")
+        other.reset(seed + 1000, "train")
+        rng, done = Random(seed), False
+        while not done:
+            step = env.step((env if rng.random() < 0.5 else other).oracle())
+            least, done = min(least, step.reward), step.terminated or step.truncated
+    assert least >= 0 or env.pays_below_0
