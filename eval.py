@@ -126,9 +126,9 @@ def check(keys: Keys, words: list[str], temperature: float) -> None:
         raise ArgumentError("samples= and k= count sampled play, and temperature=0 plays greedily")
     if keys.mode != "evaluate" and (keys.server or "," in keys.adapter or keys.adapter == "base" or not keys.out):
         raise ArgumentError(f"mode={keys.mode} merges one adapter= of this machine into out=, a new folder")
-    printed = [word for key, word in given.items() if key in ("json", "show", "against", "save_episodes")]
-    if keys.mode == "merge" and printed:
-        raise ArgumentError(f"{printed[0]} needs an evaluation, and mode=merge makes none; mode=both does")
+    of_evaluation = [word for key, word in given.items() if key in ("json", "show", "against", "save_episodes")]
+    if keys.mode == "merge" and of_evaluation:
+        raise ArgumentError(f"{of_evaluation[0]} needs an evaluation, and mode=merge makes none; mode=both does")
     if keys.mode != "evaluate" and "RANK" in os.environ and launch.STARTED not in os.environ:
         raise ArgumentError(f"mode={keys.mode} merges in one process: without torchrun, or with ranks=N")
     if keys.mode == "evaluate" and keys.out:

@@ -241,6 +241,11 @@ def _calls(fields: dict) -> list[dict]:
     return read
 
 
+def without_flag(message: dict) -> dict:
+    """Return a message without its flag `loss`, which says whether it is learned."""
+    return {key: value for key, value in message.items() if key != "loss"}
+
+
 def declared_tools(given: object) -> list[dict]:
     """Return the declared tools, which may stand in a text of JSON. Raise ValueError for any other value."""
     tools = unpack(given) if isinstance(given, str) else given

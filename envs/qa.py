@@ -34,7 +34,7 @@ from functools import lru_cache, partial
 from envs import common, rows, scorer
 from envs.answers import answer_number, final_number, plain_text
 from envs.base import Step
-from envs.conversations import LISTS, conversation
+from envs.conversations import LISTS, conversation, without_flag
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
 from envs.refusal import Refusal
 
@@ -147,7 +147,7 @@ def messages_of(row: dict, column: str) -> list[dict]:
     messages, _ = conversation(row, column)
     if messages[-1]["role"] != "user" or not messages[-1]["content"].strip():
         raise Refusal(f"its question must end with words of the user, not {str(messages[-1:])[-80:]!r}")
-    return [{key: value for key, value in message.items() if key != "loss"} for message in messages]
+    return [without_flag(message) for message in messages]
 
 
 def answer_of(row: dict, column: str) -> str:

@@ -20,12 +20,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from rl.config.arguments import NotNegative, Positive
+from rl.config.fields import LEAST_TEMPERATURE
 from rl.config.help import quiet_on_closed_pipe
 from rl.config.refusals import Refusal
 from rl.run import exits
 from rl.serve.loading import load, parse_over_adapters_base
-from rl.serve.protocol import random_states
-from rl.serve.sampler import Request, Sampler
+from rl.serve.sampler import Request, Sampler, random_states
 from rl.serve.text import Text
 
 with suppress(ImportError):
@@ -48,7 +48,7 @@ class Keys:
             raise Refusal(f"top_p={self.top_p}: a probability, at most 1")
         if self.seed is not None and not -(2**63) <= self.seed < 2**63:
             raise Refusal(f"seed={self.seed}: a whole number of 64 bits")
-        if 0 < self.temperature < 1e-4:
+        if 0 < self.temperature < LEAST_TEMPERATURE:
             raise Refusal(f"temperature={self.temperature} is too small to divide by; 0 takes the likeliest tokens")
 
 

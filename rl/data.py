@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 import envs
 from envs import parquet
-from envs.conversations import conversation
+from envs.conversations import conversation, without_flag
 from envs.demos import expert
 from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
@@ -169,7 +169,7 @@ def to_episode(
     episode, read = Episode("data", number, number), []
     for message in messages:
         if not message["loss"]:
-            read.append({key: value for key, value in message.items() if key != "loss"})
+            read.append(without_flag(message))
             continue
         episode.append(tokenizer.follow_up(episode.ids_T[-1], read) if episode.turns else tokenizer.prompt(read))
         reply, read = tokenizer.reply(message["content"], message.get("tool_calls", ())), []
@@ -177,7 +177,7 @@ def to_episode(
         if len(episode.ids_T) > max_len:
             break
     if all_tokens and read and episode.turns:  # what follows the last reply
-        plain = [{key: value for key, value in message.items() if key != "loss"} for message in messages]
+        plain = [without_flag(message) for message in messages]
         header = len(tokenizer.prompt(plain)) - len(tokenizer.prompt(plain, header=False))
         closing = tokenizer.follow_up(episode.ids_T[-1], read)
         episode.append(closing[: len(closing) - header])

@@ -232,8 +232,7 @@ def shown(tokenizer: Tokenizer, ids: list[int]) -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    named = [word for word in words if arguments.wants_help([word]) or ("=" in word and not Path(word).is_dir())]
-    given = [word for word in words if word not in named]
+    given, named = arguments.folders_and_words(words)
     [keys] = program.parse(named, "rl.explain", Keys, about=__doc__)
     with exits.exits_cleanly("rl.explain"):
         if len(given) != 2 or not given[1].isdecimal():

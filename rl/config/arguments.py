@@ -8,7 +8,9 @@ not go together. Imports nothing but the standard library and rl/config/refusals
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from rl.config.refusals import RECIPES, Refusal, hint, not_key_value, one_line
@@ -22,6 +24,12 @@ MOST_CHARACTERS = 4096  # of a text
 
 class ArgumentError(Refusal):
     """A wrong word; the message is one line that says what to write."""
+
+
+def folders_and_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return (words that name no key, the others). A folder may have = in its name."""
+    named = [word for word in words if wants_help([word]) or ("=" in word and not Path(word).is_dir())]
+    return [word for word in words if word not in named], named
 
 
 def wants_help(words: list[str]) -> bool:

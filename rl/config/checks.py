@@ -16,7 +16,7 @@ from lora.peft_files import MOST_RANK, is_adapter
 from rl import curriculum, plan
 from rl.config import model_checks, reward_checks
 from rl.config.arguments import ArgumentError, build, word
-from rl.config.fields import Config, Lora, Machine, Optim
+from rl.config.fields import LEAST_TEMPERATURE, Config, Lora, Machine, Optim
 from rl.tasks import mixture, text_of
 from rl.tools import with_tools
 
@@ -59,7 +59,7 @@ def check(cfg: Config) -> None:
         )
     for env, key, _ in model_checks.asked_of_base(cfg) if cfg.reward.progress else ():
         raise ArgumentError(f"reward.progress plays an expert without a model, and {env}.{key}=model asks one")
-    if 0 < cfg.temperature < 1e-4:
+    if 0 < cfg.temperature < LEAST_TEMPERATURE:
         raise ArgumentError(f"temperature={cfg.temperature} is too small to divide by; temperature=0 plays greedily")
     if cfg.history == "template" and (names := with_tools(cfg)):  # it gets replies as text, without their calls
         raise ArgumentError(f"{names[0]}.tools=native does not go with history=template; take history=append")
@@ -205,6 +205,8 @@ def check_history(cfg: Config) -> None:
         why = f"{cfg.algo}.echo_coef learns observations, and the template writes the reply again before each"
     elif getattr(algo, "privileged", False):
         why = f"{cfg.algo}.privileged puts a solution into the prompt, which the samples have in common"
+    elif cfg.reward.judge:
+        why = "reward.judge reads what lies between replies, and the template writes the reply again there"
     if why:
         raise ArgumentError(f"history=template trains a sample for each turn, but {why}; take history=append")
 
@@ -233,8 +235,11 @@ def check_teacher(cfg: Config) -> None:
 
 
 def check_effects(given: dict[str, str], cfg: Config) -> None:
-    """Raise ArgumentError for a word about a part of the algorithm that another setting leaves out."""
+    """Raise ArgumentError for a word about a part of the algorithm that another setting leaves out. A recipe may set
+    such a key: as a guide has it."""
     algo = cfg.algorithm
+    if "lora.dropout" in given and cfg.lora.dropout and algo.source == "rollouts":
+        raise ArgumentError(f"lora.dropout= has no effect with algo={cfg.algo}: without it sampling equals training")
     parts = {
         "constant_length": (getattr(algo, "aggregation", "") == "constant", "aggregation=constant"),
         "overlong_cache": (getattr(algo, "overlong_limit", 0), "overlong_limit"),

@@ -91,6 +91,9 @@ class Optim:
     checkpoint: Literal["none", "block"] = "none"  # block: keep less for the backward, one more forward of each block
 
 
+LEAST_TEMPERATURE = 1e-4  # a smaller one is too small to divide logits by; 0 plays greedily
+
+
 @dataclass(frozen=True)
 class Sampling:
     """Sampling of episodes."""

@@ -26,10 +26,12 @@ def check_rewards(cfg: Config) -> None:
 
 
 def reads_rewards(cfg: Config) -> bool:
+    """Return whether the algorithm learns from rewards: demonstrations have none, distillation may leave them out."""
     return cfg.algorithm.source == "rollouts" and getattr(cfg.algorithm, "reward_coef", 1) != 0
 
 
 def without_rewards(cfg: Config) -> str:
+    """Return the end of a message about what such an algorithm does not read."""
     zero = f" {cfg.algo}.reward_coef=0" if cfg.algorithm.source == "rollouts" else ""
     return f"algo={cfg.algo}{zero}, which reads no rewards"
 
@@ -38,7 +40,7 @@ def check_single_episode(cfg: Config) -> None:
     """Raise ArgumentError for an algorithm that takes away the mean of an epoch that is one turn."""
     algo = cfg.algorithm
     turns = max(getattr(cfg.environments[env], "max_turns", 1) for env in mixture(cfg.env))
-    if turns > 1 or algo.reference or getattr(algo, "level", "turn") == "token":
+    if turns > 1 or algo.reference or getattr(algo, "entropy_coef", 0) or getattr(algo, "level", "turn") == "token":
         return
     for key, value in (("baseline", "batch"), ("whiten", True)):
         if getattr(algo, key, None) == value:
@@ -101,8 +103,6 @@ def check_judge(cfg: Config) -> None:
     if not reads_rewards(cfg) or (cfg.rollouts and not cfg.resume):  # a resumed run repeats its update
         paid = "rollouts=, whose rewards are paid" if cfg.rollouts else without_rewards(cfg)
         raise ArgumentError(f"{key} has no effect beside {paid}")
-    if cfg.history == "template":
-        raise ArgumentError(f"{key} reads what lies between replies, where history=template writes replies again")
     if not reward.rubric:
         raise ArgumentError(f"{key} needs reward.rubric=FILE, a text that says what it grades")
     try:

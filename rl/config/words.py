@@ -68,10 +68,6 @@ def checked(words: list[str], program: str, also: type | None = None) -> Any:
         if effectless := [key for key in given if key.startswith("lora.") and key != "lora.r" and not cfg.lora.r]:
             raise ArgumentError(f"{effectless[0]}= has no effect beside lora.r=0, which trains every weight")
         checks.check_effects(given, cfg)
-        if "lora.dropout" in given and cfg.lora.dropout and cfg.algorithm.source == "rollouts":
-            raise ArgumentError(
-                f"lora.dropout= has no effect with algo={cfg.algo}: without it sampling equals training"
-            )
     return (cfg, keys) if also else cfg
 
 

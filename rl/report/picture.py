@@ -60,7 +60,8 @@ def learning_curve(folders: Sequence[Path], title: str = "") -> str:
                     f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{fill}" stroke="{color}" stroke-width="1.5"/>'
                 )
     shapes.append(text(LEFT, 24, title or ", ".join(map(str, folders)), "start", size=15, bold=True))
-    for number, (color, name) in enumerate(list(LEGEND.items())[not own :]):
+    drawn = {color: name for color, name in LEGEND.items() if own or color != TRAINING}
+    for number, (color, name) in enumerate(drawn.items()):
         x = LEFT + 206 * number
         shapes.append(f'<path d="M{x} 44h22" stroke="{color}" stroke-width="3"/>')
         shapes.append(text(x + 28, 48, name, "start"))

@@ -44,8 +44,8 @@ class Keys:
 
 
 def main(words: Sequence[str]) -> None:
-    named = [word for word in words if arguments.wants_help([word]) or ("=" in word and not Path(word).is_dir())]
-    folders = [Path(word) for word in words if word not in named]
+    given, named = arguments.folders_and_words(words)
+    folders = [Path(word) for word in given]
     [keys] = program.parse(named, "rl.report", Keys, about=ABOUT)
     with exits.exits_cleanly("rl.report"):
         try:
@@ -179,7 +179,9 @@ def row(folder: Path) -> list[str]:
 
 def _check_settings(config: dict[str, Any]) -> None:
     """Raise ValueError if settings that are read here have another kind."""
-    texts = all(isinstance(config[key], str) for key in ("algo", "env", "model") + ("data",) * ("data" in config))
+    texts = all(
+        isinstance(text, str) for text in (config["algo"], config["env"], config["model"], config.get("data", ""))
+    )
     groups = all(isinstance(config.get(env, {}), dict) for env in (mixture(config["env"]) if texts else ()))
     if not (texts and groups and type(config["epochs"]) is int and config["epochs"] > 0):
         raise Refusal("config.json is not a run's")

@@ -16,7 +16,6 @@ models/random.py makes the reply that training would sample. `seed` makes such a
 """
 
 import math
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,14 +26,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from envs.conversations import declared_tools, message
+from envs.conversations import declared_tools, message, without_flag
 from envs.http.exchange import plain, short
 from envs.serve import Handler, Server, Stream
 from envs.serve.access import BadRequest
 from models import Tokenizer
-from models.random import fold_all
+from rl.config.fields import LEAST_TEMPERATURE
 from rl.serve.replies import ChatReply, Reply, error_body
-from rl.serve.sampler import BASE, Full, Request, Sampler
+from rl.serve.sampler import BASE, Full, Request, Sampler, random_states
 
 PAGE = Path(__file__).with_name("chat.html")
 PAGE_HEADERS = {
@@ -270,7 +269,7 @@ class Protocol:
         states = random_states(seed, state, len(prompts) * n)
         top_k = _field(body, "top_k", int, 0, -1)
         temperature = _field(body, "temperature", float, 1.0, 0.0, 100.0)
-        if 0 < temperature < 1e-4:
+        if 0 < temperature < LEAST_TEMPERATURE:
             raise BadRequest(400, f"temperature={temperature} is too small to divide by; 0 takes the likeliest tokens")
         settings = {
             "adapter": None if model == self.base else model,
@@ -291,7 +290,7 @@ class Protocol:
         try:
             self.sampler.submit(*requests)
         except Full as error:
-            raise BadRequest(*((429, f"{error}; try again later") if error.passes else (400, str(error)))) from None
+            raise BadRequest(429 if error.passes else 400, f"{error}{error.passes * '; try again later'}") from None
         except KeyError:  # unloaded meanwhile
             raise BadRequest(404, f"there is no model {short(model)}") from None
         return reply.out
@@ -352,13 +351,6 @@ def _list(body: dict, name: str, is_right: Callable[[Any], bool]) -> list:
     return values
 
 
-def random_states(seed: int | None, state: int | None, count: int) -> list[int]:
-    """Return the states of that many replies' random numbers. `state` is the first one's; no seed draws one."""
-    seed = int.from_bytes(os.urandom(8), "little", signed=True) if seed is None else seed
-    states = fold_all([(seed, number) for number in range(count)]).tolist()
-    return states if state is None else [state, *states[1:]]
-
-
 def _is_id(value: Any) -> bool:
     return type(value) is int
 
@@ -368,10 +360,9 @@ def _messages(given: Any) -> list[dict]:
     if not isinstance(given, list) or not given or not all(isinstance(one, dict) for one in given):
         raise BadRequest(400, "messages must be a list of objects with role and content")
     try:
-        system = [
-            one | {"role": "system"} if one.get("role") == "developer" else one for one in given
-        ]  # its later name
-        return [{key: value for key, value in message(one).items() if key != "loss"} for one in system]
+        # "developer" is OpenAI's later name of the system.
+        renamed = [one | {"role": "system"} if one.get("role") == "developer" else one for one in given]
+        return [without_flag(message(one)) for one in renamed]
     except ValueError as error:
         raise BadRequest(400, plain(str(error), 500)) from None
 

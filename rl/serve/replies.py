@@ -31,9 +31,7 @@ class Choice:
     shown: int = 0  # characters of it that have been sent
     ended: bool = False  # the finish reason has been sent
     offset: int = 0  # characters of the tokens whose log-probabilities have been sent
-    decoder: IncrementalDecoder = field(
-        default_factory=UTF_8
-    )  # of their bytes: a token may write a part of a character
+    decoder: IncrementalDecoder = field(default_factory=UTF_8)  # of their bytes: a token may be a part of a character
 
     def news(self) -> tuple[str, slice, str | None]:
         """Return (text, slice of new sampled ids, finish reason or None). Text that may begin a stop text is held back

@@ -9,6 +9,7 @@ base. A finished sequence stays in its slot until the slot is needed: a request 
 is new. The uniform numbers of a reply depend on its `stream` alone, so its tokens do not depend on other requests.
 """
 
+import os
 import threading
 import time
 from collections import deque
@@ -26,7 +27,7 @@ from lora.layer import activate
 from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn, Slot, sample
 from models.logprob import head_logits
-from models.random import fold, unit
+from models.random import fold, fold_all, unit
 from models.truncation import truncate, truncated
 from rl.config.refusals import Refusal
 from rl.run import bases
@@ -79,6 +80,13 @@ class Request:
         self.reply += new
         tail = self.reply[-len(new) - max(map(len, self.stop)) :]
         return bool(new) and any(words in tail for words in self.stop)
+
+
+def random_states(seed: int | None, state: int | None, count: int) -> list[int]:
+    """Return the states of that many replies' random numbers. `state` is the first one's; no seed draws one."""
+    seed = int.from_bytes(os.urandom(8), "little", signed=True) if seed is None else seed
+    states = fold_all([(seed, number) for number in range(count)]).tolist()
+    return states if state is None else [state, *states[1:]]
 
 
 class Rows(Engine):

@@ -34,7 +34,7 @@ from models.weights import TINY
 from rl.config.refusals import Refusal
 from rl.serve import __main__ as program
 from rl.serve import protocol
-from rl.serve.sampler import Request, Rows
+from rl.serve.sampler import Request, Rows, random_states
 from rl.serve.text import Text
 
 pytestmark = pytest.mark.all_only
@@ -522,7 +522,7 @@ def test_seeds_that_follow_each_other_have_different_numbers():
 
     draws = []
     for seed in range(20):
-        [state] = protocol.random_states(seed, None, 1)
+        [state] = random_states(seed, None, 1)
         draws += unit(fold(torch.tensor(state), torch.arange(50))).tolist()
     assert len(set(draws)) == 1000 and abs(sum(draws) / 1000 - 0.5) < 0.04
 
