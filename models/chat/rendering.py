@@ -130,7 +130,8 @@ def _check_whole(messages: list[dict], tools: list[dict] | None, rendered: str) 
     called = [longest_line(text) for message in messages for text in _texts(message.get("tool_calls"))]
     for line in filter(None, called):  # a call's words may be a message's too, as parts of longer lines
         if found(line) < sum(text.count(line) for text in [*said, *called]):
-            what = "tool_calls, or the text beside them" if any(said) else "tool_calls"
+            beside = any(message["content"].strip() for message in messages if message.get("tool_calls"))
+            what = "tool_calls, or the text beside them" if beside else "tool_calls"
             raise Refusal(f"the chat template leaves out {what}: write the calls into the content, as text")
 
 
