@@ -57,10 +57,11 @@ def check_divide_by_mean(cfg: Config) -> None:
     for env in mixture(cfg.env) if rule == "native" else ():
         kind = cfg.environments[env].kind if env == "http" else env
         if kind in envs.NAMES and envs.pays_below_0(kind):
-            below.append(f"env={env} (reward.rule=binary pays 0 and 1)")
+            below.append(f"env={env}")
     if below:
         said = f"{cfg.algo}.divide_by_mean needs scores of 0 or more"
-        raise ArgumentError(f"{said}, and {below[0]} pays less")
+        instead = "; reward.rule=binary pays 0 and 1" if rule == "native" else ""
+        raise ArgumentError(f"{said}, and {below[0]} pays less{instead}")
 
 
 def check_reward_keys(cfg: Config) -> None:
