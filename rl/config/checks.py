@@ -240,6 +240,10 @@ def check_effects(given: dict[str, str], cfg: Config) -> None:
     algo = cfg.algorithm
     if "lora.dropout" in given and cfg.lora.dropout and algo.source == "rollouts":
         raise ArgumentError(f"lora.dropout= has no effect with algo={cfg.algo}: without it sampling equals training")
+    for key in ("eval_episodes", "eval_split"):
+        if key in given and cfg.data and cfg.eval_episodes:
+            plays = f"python eval.py adapter=RUN env={cfg.env} plays tasks"
+            raise ArgumentError(f"{key}= has no effect with data=, whose rows held out are evaluated; {plays}")
     parts = {
         "constant_length": (getattr(algo, "aggregation", "") == "constant", "aggregation=constant"),
         "overlong_cache": (getattr(algo, "overlong_limit", 0), "overlong_limit"),
