@@ -77,8 +77,9 @@ TRAINING = {"eval_episodes": "n", "episodes": "n", "eval_split": "split", "sampl
 
 
 def words_and_lines_as_trained(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words after those of the adapters' runs, and lines to print: what these runs played, base model and
-    quantisation (rl/judge/adapter_settings.py). A run's folder among the adapters becomes its best epoch's."""
+    """Return (words, lines): the words behind the settings with which the adapters' runs played, with their base model
+    and quantisation (rl/judge/adapter_settings.py), and lines about these to print. A run's folder in adapter= becomes
+    its best epoch."""
     if arguments.wants_help(words):
         return words, []
     given = arguments.split(words)
@@ -198,7 +199,7 @@ def main(cfg: Config, keys: Keys, lines: Iterable[str] = ()) -> None:
                 episodes = play(cfg, temperature, tasks)
             result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])
             results.setdefault(policy, []).append(result)
-            if keys.json:  # what is there: a later evaluation may fail
+            if keys.json:  # after each result, because a later evaluation may fail
                 save(Path(keys.json), cfg, played=played, results=results, comparisons=[])
             print(f"{policy}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
             if keys.save_episodes:

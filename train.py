@@ -35,12 +35,12 @@ from rl.run.log import rollout_stats, token_stats
 from rl.run.replay import saved_episodes
 from rl.run.run import Run
 from rl.run.state import MOVED, TrainState
-from rl.tasks import make_tasks
+from rl.tasks import training_tasks
 from rl.update import update
 
 
 def main(cfg: Config, seat: adapters.Seat | None = None) -> Path:
-    """Run. Return the run's folder. seat: with adapters=, the run's place beside the others."""
+    """Carry out a training run. Return its folder. seat: with adapters=, the run's place beside the others."""
     # 1. Start: the model with its adapter, the critic, the optimizer. All that changes is in `state`.
     with closing(Tracker(cfg.track)) as tracker, setup.started(cfg, seat) as (run, tokenizer, state, demos):
         if run.lacks_evaluation(state):
@@ -68,7 +68,7 @@ def run_epoch(
         run.collected(state, episodes, stats)
         phase["tokens"] += stats["sampled_tokens"]
 
-    # 3. Score them: rewards, the critic's values, the reference's log-probabilities, advantages.
+    # 3. Score them: the critic's values, the reference's or a teacher's log-probabilities, advantages.
     with run.phase("score") as phase:
         batch = score(state, [episode for episode in episodes if not episode.infrastructure_failed], cfg)
         phase["tokens"] += sum(len(episode.ids_T) for episode in batch.episodes)
@@ -96,8 +96,7 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | Non
         return collect_elsewhere(tokenizer, state, demos, cfg)
     if cfg.curriculum:
         cfg = lesson(cfg, state.epoch)
-    size = cfg.algorithm.group_size
-    tasks = make_tasks(cfg, state.groups, cfg.episodes // size, size, "train", cfg.seed, cfg.order, cfg.max_samples)
+    tasks = training_tasks(cfg, state.groups)
     with progress_bar(len(tasks), f"epoch {state.epoch + 1} episodes") as progress:
         if cfg.algorithm.source == "demonstrations":
             return demonstrations(tokenizer, tasks, cfg, progress, state.model, state.pace)
@@ -131,7 +130,8 @@ def score(state: TrainState, episodes: list[Episode], cfg: Config) -> Batch:
         with lora.use_adapter(state.model, state.reference):
             ref_logprobs_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
         batch = replace(batch, ref_logprobs_N=ref_logprobs_N)
-    batch = state.teacher.graded(batch, cfg, micro_tokens) if state.teacher else batch
+    if state.teacher:
+        batch = state.teacher.graded(batch, cfg, micro_tokens)
     batch = algorithm_module(cfg.algo).advantages(batch, cfg.algorithm)
     return off_policy.weighted(batch, cfg) if cfg.sampler else batch
 

@@ -52,8 +52,8 @@ def pays_below_0(name: str) -> bool:
 
 
 def make(name: str, **options) -> Environment:
-    """Return an environment that needs no model, unless an option asks for one. The options are fields of its Config.
-    Raise ValueError for an unknown name or option."""
+    """Return an environment with these options, fields of its Config. Unless one says otherwise, none of them asks a
+    model: the planner's worker then follows rules. Raise ValueError for an unknown name or option."""
     module = _module(name)
     options = WITHOUT_MODEL.get(name, {}) | options
     known = [field.name for field in fields(module.Config)]

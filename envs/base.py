@@ -33,7 +33,7 @@ class Environment:
     pays_below_0: bool = False  # whether a step's native reward may be negative
     tools: Sequence[dict] = ()  # JSON schemas of the actions, if the agent takes them as calls of tools (tools=native)
     role: str = "user"  # of the message that holds the last step's observation: user, or tool after a call
-    left: Event = Event()  # set by a rollout that ends early: a slow environment stops waiting and raises
+    cancelled: Event = Event()  # set by a rollout that ends early: a slow environment stops waiting and raises
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages, [{role, content}, ...], up to the agent's first turn."""

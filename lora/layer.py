@@ -134,7 +134,8 @@ def inject(
         dotted suffixes; rl/config/model_checks.py makes it of names by comma), or a regular expression for whole names.
     rslora: scale by alpha / sqrt(r) (Kalajdzievski 2023).
     rank_pattern, alpha_pattern: exceptions to r and alpha (lora/targets.py).
-    Raises ValueError for r < 1, an alpha that is not positive, targets that match nothing or are the output head.
+    Raises ValueError for r < 1, an alpha that is not positive, a dropout outside [0, 1), and targets that match nothing
+    or are the output head.
     """
     modules = {path: module for path, module in model.named_modules() if not path.endswith(".base_layer")}
     linears = {path: module for path, module in modules.items() if isinstance(module, (nn.Linear, LoRALinear))}

@@ -82,6 +82,7 @@ class Patterns:
         return places
 
     def _repeated(self, name: str, places: set[int], least: int, most: int, tree: list) -> set[int]:
+        """Return the places that follow `least` to `most` repetitions of the tree."""
         for _ in range(least):
             before, places = places, self._after(tree, name, places)
             if places == before:
@@ -185,6 +186,7 @@ def _exceptions(values: dict[str, float]) -> tuple[float, dict[str, float]]:
 
 
 def as_int(value: float) -> int | float:
+    """Return a whole number as an int, as PEFT writes it."""
     return int(value) if float(value).is_integer() else value
 
 
@@ -204,6 +206,7 @@ def by_pattern(paths: Iterable[str], pattern: dict) -> dict:
 
 def check_used(paths: list[str], pattern: dict) -> None:
     """Raise ValueError for a key of rank_pattern or alpha_pattern that matches no layer: a misspelt one, say."""
+    patterns = Patterns()
     for key in pattern:
-        if not by_pattern(paths, {key: True}):
+        if not any(patterns.matches(key, path, parts=True) for path in paths):
             raise Refusal(f"the rank_pattern or alpha_pattern {key!r} matches no layer that gets an adapter")

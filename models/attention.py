@@ -28,7 +28,7 @@ from models.hooks import hooks
 
 KEY_BLOCK = 64
 QUERY_MULTIPLE = 4
-SMALL_PRODUCT = 4096  # multiplications; torch gives so small a product to the same library always
+SMALL_PRODUCT = 4096  # multiplications; up to here torch uses one library, however few the rows; `_group` pads others
 QUERY_TILE = 64
 LOG2E = math.log2(math.e)  # scores are in base 2: torch's exp2 takes a third of the time of its exp
 
@@ -116,7 +116,7 @@ class ExactAttention(torch.autograd.Function):
 class Tile:
     """Adjacent queries of some sequences of the batch, and the blocks of keys that they see."""
 
-    sequences: slice | torch.Tensor  # those, of B, that have a query in this tile
+    sequences: slice | torch.Tensor  # of B, those that have a query in this tile
     heads: slice | torch.Tensor  # their key heads, of Z
     queries: slice  # of T
     last_key_BT: torch.Tensor  # the last key that each of these queries sees

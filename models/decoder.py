@@ -184,7 +184,7 @@ class CausalLM(nn.Module):
         self.run_block = Block.__call__  # `checkpoint_blocks` replaces it
         # (step, ids_B, positions_B, view) -> what step(ids_B, positions_B, view) returns; rl/adapters.py computes the
         # steps of several models at once.
-        self.beside: Callable | None = None
+        self.step_together: Callable | None = None
         self._tables = {rope: (torch.empty(0), torch.empty(0)) for rope in cfg.ropes}  # no buffers: never cast or saved
 
     @fast_matmul()
@@ -254,11 +254,11 @@ def rotate(x_NHE: torch.Tensor, cos_NE: torch.Tensor, sin_NE: torch.Tensor) -> t
 
 def checkpoint_blocks(model: CausalLM) -> None:
     """Make every block of the model keep only its input when it is trained."""
-    model.run_block = _run_block
+    model.run_block = _checkpointed
 
 
-def _run_block(block: Block, x_ND: torch.Tensor, layout, cache=None, wanted=None) -> torch.Tensor:
-    """Return the block's output, as `Block.forward` does."""
+def _checkpointed(block: Block, x_ND: torch.Tensor, layout, cache=None, wanted=None) -> torch.Tensor:
+    """Return what `Block.forward` does. In training keep only the block's input, and compute it again for gradients."""
     if cache is not None or not torch.is_grad_enabled():
         return block(x_ND, layout, cache, wanted)
     # Random numbers are only drawn for dropout, in train mode.

@@ -47,7 +47,9 @@ class Engine:
 
     def __init__(self, model: CausalLM, max_rows: int = 64, max_len: int = 2048, version=None, graph=None):
         self.model, self.max_rows, self.max_len = model, max_rows, max_len
-        self.keep_hidden = False  # turns keep the hidden states that predicted their ids; not ahead of the host
+        self.keep_hidden = (
+            False  # turns keep the hidden states that predicted their ids; not with steps ahead of the host
+        )
         parameters = list(model.parameters())
         self.version: Callable[[], Hashable] = version or (lambda: sum(p._version for p in parameters))
         self._slots: dict[int, Slot] = {}
@@ -65,7 +67,7 @@ class Engine:
 
     @property
     def unfinished(self) -> int:
-        """Number of tokens sampled in turns that are not finished. Another thread may ask."""
+        """Number of tokens sampled in turns that are not finished. Another thread may read it."""
         return sum(len(turn.ids) for state in list(self._slots.values()) if (turn := state.sampling))
 
     def open(self, key: tuple[int, int], parent: int | None = None) -> int:
@@ -168,7 +170,7 @@ class Engine:
         streams = fold_all([(*state.key, state.turn + 1) for state in fed.values()]).tolist() if fed else []
         for (i, state), stream in zip(fed.items(), streams, strict=True):
             state.fed, state.turn, state.stream = False, state.turn + 1, stream
-            # "context" is right if neither a stop token nor max_new_tokens comes first.
+            # The reason stays "context" unless a stop token or max_new_tokens ends the turn first.
             state.sampling = SampledTurn(i, [], [], "context")
             if state.room(self.max_len) < 1:
                 full.append(state.sampling)
@@ -244,8 +246,8 @@ class Engine:
 
     def _next(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
         """Return hidden states [B, D] of one more token for each row of the view."""
-        step, beside = self._current_step() or self._plain_step, self.model.beside
-        return beside(step, ids_B, positions_B, view) if beside else step(ids_B, positions_B, view)
+        step, step_together = self._current_step() or self._plain_step, self.model.step_together
+        return step_together(step, ids_B, positions_B, view) if step_together else step(ids_B, positions_B, view)
 
     def _plain_step(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
         return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]

@@ -1,6 +1,8 @@
 """The mixture of experts of Qwen3-MoE: a row goes through the MLPs of a few experts, which a frozen router chooses.
 
-    y = sum over the C likeliest experts of p_e MLP_e(x),    p = softmax(W x), divided by the sum of the chosen p
+    y = sum over the C likeliest experts of p_e MLP_e(x),    p = softmax(W x)
+
+With norm_topk_prob the p of the chosen experts are divided by their sum.
 
 Rows are grouped by expert, so that each layer multiplies all its rows at once; their number is padded to ROW_MULTIPLE,
 as that of all rows. A row's terms are added from its likeliest expert on. So on a CPU a row's bits do not depend on the
@@ -38,7 +40,7 @@ class SparseMLP(nn.Module):
 
     def __init__(self, cfg: ModelConfig, make_mlp: Callable[[ModelConfig], nn.Module]):
         super().__init__()
-        self.chosen, self.divide = cfg.experts_per_token, cfg.norm_topk_prob
+        self.experts_per_token, self.normalize = cfg.experts_per_token, cfg.norm_topk_prob
         self.loads: torch.Tensor | None = None
         self.gate = Router(cfg.hidden_size, cfg.num_experts)
         expert = replace(cfg, intermediate_size=cfg.moe_intermediate_size)
@@ -47,8 +49,8 @@ class SparseMLP(nn.Module):
     def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
         if len(x_ND) == 0:  # a prefill wants no output of the last layer
             return x_ND
-        share_NC, expert_NC = self.gate(x_ND).softmax(-1, dtype=torch.float32).topk(self.chosen, -1)
-        share_NC = share_NC / share_NC.sum(-1, keepdim=True) if self.divide else share_NC
+        share_NC, expert_NC = self.gate(x_ND).softmax(-1, dtype=torch.float32).topk(self.experts_per_token, -1)
+        share_NC = share_NC / share_NC.sum(-1, keepdim=True) if self.normalize else share_NC
         order = expert_NC.flatten().argsort(stable=True)  # places in [N, C], flattened, by expert
         counts = expert_NC.flatten().bincount(minlength=len(self.experts))
         if torch.is_grad_enabled():
@@ -56,7 +58,7 @@ class SparseMLP(nn.Module):
         outputs = []
         for expert, places in zip(self.experts, order.split(counts.tolist()), strict=True):
             if len(places):
-                rows = F.pad(places // self.chosen, (0, -len(places) % ROW_MULTIPLE))  # copies of row 0
+                rows = F.pad(places // self.experts_per_token, (0, -len(places) % ROW_MULTIPLE))  # copies of row 0
                 outputs.append(expert(x_ND.index_select(0, rows))[: len(places)])
         y_NCD = torch.cat(outputs).index_select(0, order.argsort()).view(*expert_NC.shape, -1)
         first, *others = (y_NCD * share_NC.to(x_ND.dtype)[..., None]).unbind(1)

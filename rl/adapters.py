@@ -192,7 +192,7 @@ class Seat:
     def take(self, model: CausalLM, cfg: Config) -> None:
         """Let the model sample beside the others from now on. cfg: of the run that has started."""
         self.together.chosen = {"threads": cfg.threads, "products": cfg.products}
-        model.beside = partial(self.together.step, self.name)
+        model.step_together = partial(self.together.step, self.name)
 
 
 @dataclass

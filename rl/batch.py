@@ -88,8 +88,8 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     """Yield pieces of whole episodes with at most micro_tokens ids each (or one longer episode), of about equal size.
 
     Groups are sorted by their longest episode. A group's episodes stay together, because a piece computes a shared
-    prompt once; the end of a piece can still split a group. Pieces alternate long and short, so that neighbours cost
-    the same on two ranks.
+    prompt once; the end of a piece can still split a group. Pieces come in pairs, one from the long and one from the
+    short end, so that neighbours cost the same on two ranks.
     """
     groups, lengths = [e.group for e in batch.episodes], [len(e.ids_T) for e in batch.episodes]
     longest: dict[int, int] = {}
@@ -97,7 +97,6 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
         longest[group] = max(length, longest.get(group, 0))
     # Of equally long groups the number decides, else their episodes would mix and their prompts be computed twice.
     order = sorted(range(len(groups)), key=lambda i: (-longest[groups[i]], groups[i]))
-    # Pieces come in pairs, one from the long and one from the short end, so that neighbours cost the same.
     pairs = -(-sum(lengths) // (2 * micro_tokens))
     pieces = _in_pairs(order, lengths, micro_tokens, pairs)
     # Where the limit ends pieces early, small ones are left at the end; more pairs spread the tokens evenly again.
@@ -109,9 +108,8 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
 
 
 def _in_pairs(order: list[int], lengths: list[int], limit: int, pairs: int) -> list[list[int]]:
-    """Cut a list of episodes, longest first, into that many pairs of pieces of about equal tokens. A pair's first piece
-    is taken from the long end, its second from the short end. A piece ends early at `limit` tokens, which may make more
-    pieces. If all fit, they are one."""
+    """Cut a list of episodes, longest first, into that many pairs of pieces of about equal tokens. A piece ends early
+    at `limit` tokens, which may make more pieces. If all fit, they are one."""
     pieces: list[list[int]] = []
     rest, total, taken = order[:], sum(lengths), 0  # taken: tokens of the pieces so far
     while rest:
@@ -164,10 +162,11 @@ def forward(
     If its loss reads observations, also with observation_nll_B, at temperature 1; if it has choices_N, with
     choice_logprobs_N.
     """
-    (hidden_ND, *observed), _, (targets_N, *observed_targets) = _hidden_of_prefixes(batch, model)
+    hidden, _, targets = _hidden_of_prefixes(batch, model)
+    hidden_ND, targets_N = hidden[0], targets[0]
     logprobs_N, entropy_N = token_logprobs(hidden_ND, model.lm_head.weight, targets_N, temperature, entropy_grad)
     if batch.reads_observations:
-        batch = replace(batch, observation_nll_B=_observation_nll(batch, model, *observed, *observed_targets))
+        batch = replace(batch, observation_nll_B=_observation_nll(batch, model, hidden[1], targets[1]))
     if batch.choices_N is not None:
         choices = batch.choices_N.to(hidden_ND.device)
         choice_logprobs_N = logprobs_beside(
@@ -212,13 +211,14 @@ def likeliest(
     N = len(batch.episode_N)
     logprobs_N, ids, values = torch.zeros(N), torch.zeros(N, count, dtype=torch.long), torch.zeros(N, count)
     for piece in ranks.own(micro_batches(numbered(batch), micro_tokens)):
-        (hidden_ND, *_), _, (targets_N, *_) = _hidden_of_prefixes(piece, model)
-        for rows, targets, place in zip(*(x.split(ROWS) for x in (hidden_ND, targets_N, piece.place_N)), strict=True):
-            logits = head_logits(rows, model.lm_head.weight, temperature)[: len(rows)]
-            log = log_normalizer(logits)
-            top, at = logits[:, :words].topk(count)
-            logprobs_N[place] = (logits.gather(1, targets[:, None]) - log)[:, 0].float().cpu()
-            ids[place], values[place] = at.cpu(), (top - log).float().cpu()
+        hidden, _, targets = _hidden_of_prefixes(piece, model)
+        parts = zip(*(x.split(ROWS) for x in (hidden[0], targets[0], piece.place_N)), strict=True)
+        for rows_ND, targets_N, place_N in parts:
+            logits_NV = head_logits(rows_ND, model.lm_head.weight, temperature)[: len(rows_ND)]
+            normalizer = log_normalizer(logits_NV)
+            top_logits, top_ids = logits_NV[:, :words].topk(count)
+            logprobs_N[place_N] = (logits_NV.gather(1, targets_N[:, None]) - normalizer)[:, 0].float().cpu()
+            ids[place_N], values[place_N] = top_ids.cpu(), (top_logits - normalizer).float().cpu()
     ranks.fill(logprobs_N, ids, values)
     return logprobs_N, ids, values
 
@@ -237,7 +237,8 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
         if not goes_on_B.any() and all(e.hidden for e in piece.episodes):
             hidden_ND = torch.cat([hidden for e in piece.episodes for hidden in e.hidden])
         else:
-            (hidden_ND, *_), last_BD, _ = _hidden_of_prefixes(piece, model)
+            hidden, last_BD, _ = _hidden_of_prefixes(piece, model)
+            hidden_ND = hidden[0]
             place_B = batch.episode_N[piece.place_N].unique_consecutive()
             last_values_B[place_B] = torch.where(goes_on_B, critic(last_BD).cpu(), 0.0)
         old_values_N[piece.place_N] = critic(hidden_ND).cpu()
@@ -262,7 +263,7 @@ def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple[list[torch.Tenso
     device = model.lm_head.weight.device
     # A trie: the key has the row before the id, so that ids share a row only if all ids before them are equal too.
     prefixes: dict[tuple[int, int], int] = {}  # {(row of the prefix before, last id): row}
-    rows, lengths = [], []
+    row_of_token, lengths = [], []  # of the samples' tokens laid end to end; tokens of each sample
     for e in batch.episodes:
         own: list[int] = []  # the rows of a sample
         for kept, start, stop in e.samples:
@@ -271,16 +272,15 @@ def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple[list[torch.Tenso
             for token in e.ids_T[start:stop]:
                 row = prefixes.setdefault((row, token), len(prefixes))
                 own.append(row)
-            rows += own
+            row_of_token += own
             lengths.append(len(own))
-    lengths = torch.tensor(lengths)
-    row_of_token = torch.tensor(rows)  # the samples' tokens laid end to end
+    lengths, row_of_token = torch.tensor(lengths), torch.tensor(row_of_token)
     sequences_ST = torch.full((len(lengths), int(lengths.max())), -1)
     sequences_ST[torch.arange(sequences_ST.shape[1]) < lengths[:, None]] = row_of_token
-    sampled = torch.tensor(_of_samples(batch.episodes, "action_mask_T"), dtype=torch.bool)
+    sampled = _of_samples(batch.episodes, [e.action_mask_T for e in batch.episodes])
     predicted = [sampled.nonzero()[:, 0]]  # places of the tokens that are predicted
     if batch.reads_observations:
-        observed = torch.tensor(_of_samples(batch.episodes, "observation_mask_T"), dtype=torch.bool)
+        observed = _of_samples(batch.episodes, [e.observation_mask_T for e in batch.episodes])
         predicted.append(observed.nonzero()[:, 0])
     ids = torch.tensor([token for _, token in prefixes], device=device)
     targets = [ids[row_of_token[at].to(device)] for at in predicted]
@@ -293,11 +293,13 @@ def _hidden_of_prefixes(batch: Batch, model: CausalLM) -> tuple[list[torch.Tenso
     return before, last, targets
 
 
-def _of_samples(episodes: list[Episode], mask: str) -> list[int]:
-    """Return the episodes' masks for their samples laid end to end, 0 on the ids that a sample begins with."""
-    found = []
-    for e in episodes:
-        mask_T = getattr(e, mask)
+def _of_samples(episodes: list[Episode], masks: list[list[int]]) -> torch.Tensor:
+    """Return the episodes' masks (one mask_T each) for their samples laid end to end, bool.
+
+    False on the ids that a sample has in common with the one before it: they are predicted there.
+    """
+    laid_out = []
+    for e, mask_T in zip(episodes, masks, strict=True):
         for kept, start, stop in e.samples:
-            found += [0] * kept + mask_T[start:stop]
-    return found
+            laid_out += [0] * kept + mask_T[start:stop]
+    return torch.tensor(laid_out, dtype=torch.bool)

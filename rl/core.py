@@ -86,8 +86,8 @@ def kl_estimate(logprobs_N: Tensor, ref_logprobs_N: Tensor, kind: str) -> Tensor
 def kl_of_choices(logprobs_N: Tensor, teacher_logprobs_N: Tensor) -> Tensor:
     """Return KL(policy || teacher) per token [N], over the k choices of each token and one more: all other words.
 
-    logprobs_N, teacher_logprobs_N: [N, k]. A lower bound of the KL over the vocabulary, which it is if the choices are
-    the whole of it (TA-OPD, 2608.14728). Without the rest, mass could move there for nothing.
+    logprobs_N, teacher_logprobs_N: [N, k]. If the choices are the whole vocabulary this is the KL over it, else a lower
+    bound (TA-OPD, 2608.14728). Without the term of all other words, probability could move to them at no cost.
     """
     p, q = logprobs_N.exp(), teacher_logprobs_N.exp()
     # Rounding may bring the sum past 1; a rest of 1e-6 on both sides costs nothing.
@@ -136,7 +136,7 @@ def leave_one_out(scores_B: Tensor, group_B: Tensor) -> Tensor:
 
 
 def over_group_mean(advantages_B: Tensor, scores_B: Tensor, group_B: Tensor) -> Tensor:
-    """Return advantages over the mean score of their group (MaxRL, Tajwar et al. 2026). An advantage of 0 stays 0.
+    """Return advantages divided by the mean score of their group (MaxRL, Tajwar et al. 2026). A 0 stays 0.
 
     Raise ValueError for a negative score: the mean of such a group may have any sign.
     """
@@ -153,6 +153,7 @@ def graph_returns(state_steps: Tensor, next_steps: Tensor, gamma: float) -> Tens
     The steps of all episodes are the edges of one graph. state_steps, next_steps: int64, the numbers of the states in
     which each begins and ends; an episode ends in -1 with success, in -2 without.
     """
+    # One entry for each state, and two at the end for -2, without success, and -1, success.
     distance_states = torch.full((int(state_steps.max()) + 3,), torch.inf)
     distance_states[-1] = 0.0
     while True:  # once more per step of the longest path
@@ -200,7 +201,8 @@ def aggregate(
     token: the mean over tokens (DAPO). sequence: the mean over episodes of each one's mean (GRPO). turn: the mean over
     episodes of the mean over an episode's turns of each turn's mean, so that all turns of an episode weigh the same;
     turn_first_N is True on the first token of each turn. episode: the mean over episodes of each one's sum (the policy
-    gradient). constant: that over a constant length (Dr. GRPO, Liu et al. 2025).
+    gradient). constant: the sum of an episode divided by a constant length, averaged over episodes (Dr. GRPO, Liu et
+    al. 2025).
     """
     if kind == "token":
         return loss_N.sum() / total_tokens

@@ -16,9 +16,9 @@ What counts as a state decides the bias:
                          different states, and one episode may meet an observation twice: then its own later return is
                          in the baseline, and whether there is one depends on the action. Even where every episode has
                          the same score the gradient is not 0: it favours one more turn after a reward
-    anchor=history       all ids so far, as the policy sees them. The baseline then depends on earlier actions alone.
-                         Each state's gradient has the right direction, times the chance-weighted share 1 - 1/n of a
-                         group of n: states that few episodes reach count less
+    anchor=history       all ids so far, as the policy sees them. The baseline then depends on earlier actions alone. A
+                         state's gradient has the right direction, times 1 - 1/n where n episodes of the group reach
+                         it: states that few episodes reach count less
 
 `gigpo.graph=true` is GraphGPO (Cheng et al. 2026): the turns of a group's episodes are the edges of a graph of their
 states. The return of a turn is gamma ^ (fewest turns from the state that it leads to until success, over the whole
@@ -60,12 +60,11 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     if not batch.episodes:  # drop_equal left none
         return batch
     first_N = batch.turn_first_N
-    step_N = first_N.cumsum(0) - 1
+    rewards_steps, step_N = batch.rewards_steps(first_N)
     state_steps, next_steps = states(batch.episodes, cfg.anchor)
     if cfg.graph:
         returns_steps = core.graph_returns(state_steps, next_steps, cfg.gamma).to(batch.reward_N.dtype)
     else:
-        rewards_steps = batch.reward_N.new_zeros(len(state_steps)).index_add_(0, step_N, batch.reward_N)
         returns_steps = returns_to_go(rewards_steps, batch.episode_N[first_N], cfg.gamma)
     advantages_steps = core.group_advantages(returns_steps, state_steps, cfg.divide_by_std)
     shared = (torch.bincount(state_steps)[state_steps] > 1).float().mean().item()

@@ -19,7 +19,7 @@ Its relatives are options here, and named recipes:
               that are left out are counted (left_out) and not sampled again. With KL in the reward few are equal
     gspo      Zheng et al. 2025: one ratio per episode, the geometric mean of its tokens'
     cispo     MiniMax-M1 2025: clipped ratios as constant weights, every token keeps its gradient
-    maxrl     Tajwar et al. 2026: advantages over the group's mean. With scores of 0 or 1, success p and
+    maxrl     Tajwar et al. 2026: advantages divided by the group's mean. With scores of 0 or 1, success p and
               aggregation=constant a group of G has the gradient of -sum over k from 1 to G - 1 of (1 - p)^k / k, the
               first terms of log p: rare successes weigh up to G - 1 times more. The other aggregations also weigh
               episodes by their length. Other scores have no such reading, and negative ones are refused
@@ -129,7 +129,7 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
         "reference_kl": kl.measured(batch),
         "entropy": batch.entropy_N,
     }
-    metrics = {name: x.detach().sum().item() / batch.learned_tokens for name, x in tokens.items() if x is not None}
+    metrics = batch.shares(tokens)
     if cfg.echo_coef:
         observation_nll = batch.observation_nll_B.sum() / max(batch.total_observed, 1)
         total = total + cfg.echo_coef * observation_nll

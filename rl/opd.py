@@ -12,13 +12,13 @@ The reward's expectation is -KL(policy || teacher) of a token (MiniLLM, Gu et al
 policy distillation", Thinking Machines 2025). rl/teacher.py has the teachers: an adapter of the same base, another
 checkpoint, or a model that also reads an expert's solution (OPSD, 2601.18734; SDFT, 2601.19897).
 
-Biases. discount=0, the field's default, takes each token's KL alone: where its choice leads is left out, so it is the
-gradient of KL with the visits of states held fixed. discount=1 has the gradient of KL of whole episodes, and more
-variance. The term of top_k has the first of these gradients without the variance of sampling a token, up to the words
-that it takes as one. gate multiplies a token's signal by sigmoid(gate * (log teacher - log old)) (SDAR, 2605.15155):
-what the teacher rejects counts less, so the optimum is not the teacher any more. A privileged teacher's optimum is the
-mean over solutions of what it would do knowing each; for tasks whose solution must be searched that is a policy which
-does not search.
+Biases. discount=0, the default here and in the literature, takes each token's KL alone: where its choice leads is left
+out, so it is the gradient of KL with the visits of states held fixed. discount=1 has the gradient of KL of whole
+episodes, and more variance. The term of top_k has the first of these gradients without the variance of sampling a
+token, up to the words that it takes as one. gate multiplies a token's signal by sigmoid(gate * (log teacher - log old))
+(SDAR, 2605.15155): what the teacher rejects counts less, so the optimum is not the teacher any more. Where a task has
+several solutions, the optimum under a privileged teacher is the normalised geometric mean of what it would do knowing
+each. Where the solution must be searched for, that is a policy which does not search.
 """
 
 from dataclasses import dataclass, replace
@@ -105,5 +105,5 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
         "gate": gate(batch, cfg) if cfg.gate else None,
         "entropy": batch.entropy_N,
     }
-    metrics = {name: x.detach().sum().item() / batch.learned_tokens for name, x in tokens.items() if x is not None}
+    metrics = batch.shares(tokens)
     return total, {"loss": total.item(), **metrics}

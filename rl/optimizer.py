@@ -1,4 +1,4 @@
-"""Optimizers of torch, and what trains in them: without the wrappers of torch.compile.
+"""torch's optimizers without the wrappers of torch.compile, and their parameters by role, policy or critic.
 
 The first call of a wrapped method imports torch._dynamo, which takes a second of CPU time at the start of every run,
 although nothing here is compiled.

@@ -5,8 +5,10 @@ loss = clipped surrogate + vf_coef * value loss - entropy_coef * entropy        
 Differs from the textbook: a step of the return is a *turn*, not a token (`ppo.level=turn`). Each turn has one reward,
 one value (at its first token) and one advantage, which all its tokens share. With gamma below 1 per token, no credit
 would be left for a turn a thousand tokens ago. The critic is a two-layer MLP on the policy's hidden states, and its
-gradient stops there. `ppo.level=token` is the textbook. recipes/embedded.toml sets gamma = gae_lambda = 1,
-one pass and no bootstrap for the embedded model: there the advantage is the return minus the value.
+gradient stops there. `ppo.level=token` makes a token a step, as in the textbook. Two habits of implementations are on
+that the paper does not have: advantages are whitened over the epoch's tokens (`ppo.whiten=false`), and new values are
+clipped (`ppo.value_clip=none`). recipes/embedded.toml sets gamma = gae_lambda = 1, one pass and no bootstrap for the
+embedded model: there the advantage is the return minus the value.
 """
 
 from dataclasses import dataclass, replace
@@ -60,8 +62,7 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     """Return the batch with advantages by GAE over turns or tokens, and with the critic's targets."""
     batch = kl.in_reward(batch, cfg)
     first_N = batch.turn_first_N if cfg.level == "turn" else torch.ones_like(batch.turn_N, dtype=torch.bool)
-    step_N = first_N.cumsum(0) - 1  # the step of the return that each token belongs to
-    rewards_steps = batch.reward_N.new_zeros(int(first_N.sum())).index_add_(0, step_N, batch.reward_N)
+    rewards_steps, step_N = batch.rewards_steps(first_N)
     last_values_B = batch.last_values_B if cfg.bootstrap else torch.zeros_like(batch.last_values_B)
     advantages_steps, returns_steps = core.gae(
         rewards_steps, batch.old_values_N[first_N], batch.episode_N[first_N], last_values_B, cfg.gamma, cfg.gae_lambda
@@ -89,7 +90,7 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
         "approx_kl": core.approximate_kl(batch.logprobs_N, batch.old_logprobs_N),
         "reference_kl": kl.measured(batch),
     }
-    metrics = {name: x.detach().sum().item() / batch.total_tokens for name, x in tokens.items() if x is not None}
+    metrics = batch.shares(tokens)
     losses = {"loss": total, "policy_loss": policy, "value_loss": value, "entropy": entropy}
     return total, {**{name: x.item() for name, x in losses.items()}, **metrics}
 

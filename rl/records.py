@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-# Stands for None beside the type of a field that is filled before a loss reads it: type checkers accept it as filled.
+# `X | MaybeNone` is the type of a field that is None until a stage fills it; type checkers treat it as an X.
 MaybeNone: TypeAlias = Any
 
 
@@ -24,7 +24,7 @@ class Turn:
 
 @dataclass
 class Episode:
-    """One run of the agent through a task, as a list of ids that only grows.
+    """One attempt of the agent at a task, as a list of ids that only grows.
 
     With history=append the list is what the model read. With history=template each turn is a sample of its own
     (`samples`), and the ids between two turns are those that the template wrote otherwise than in the sample before.
@@ -124,7 +124,7 @@ class Batch:
     episodes: list[Episode]  # B of them, in the order in which their tokens are laid out
     episode_N: torch.Tensor  # int64: index into episodes
     turn_N: torch.Tensor  # int64: turn of the episode, from 0
-    reward_N: torch.Tensor  # float32: the turn's reward on its last token, 0 elsewhere
+    reward_N: torch.Tensor  # float32: a turn's on its last token, 0 elsewhere; kl_in=reward adds -kl_coef * KL to each
     old_logprobs_N: torch.Tensor  # float32: as sampled
     total_tokens: int
     total_turns: int
@@ -134,9 +134,10 @@ class Batch:
     entropy_N: torch.Tensor | MaybeNone = None  # nats, of the whole distribution at each sampled token
     values_N: torch.Tensor | MaybeNone = None  # the critic's, with its gradient; of the state before each sampled token
     old_values_N: torch.Tensor | MaybeNone = None  # the critic's, before the update
+    # the critic's value of each episode's last state, before the update; 0 where no ids follow the last turn
+    last_values_B: torch.Tensor | MaybeNone = None
     reads_observations: bool = False  # the loss reads observation_nll_B, so a forward pass must compute it
     observation_nll_B: torch.Tensor | MaybeNone = None  # -log p of an episode's observations, summed, with its gradient
-    last_values_B: torch.Tensor | MaybeNone = None  # its value of the last state, 0 where no ids follow the last turn
     ref_logprobs_N: torch.Tensor | MaybeNone = None  # under the reference policy
     teacher_logprobs_N: torch.Tensor | MaybeNone = None  # under the teacher of algo=opd
     choices_N: torch.Tensor | MaybeNone = None  # int64 [N, top_k]: the teacher's likeliest ids in each place
@@ -149,7 +150,11 @@ class Batch:
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
     learned_tokens: int = 0  # how many of total_tokens are in a forward pass; metrics divide by it, losses do not
-    metrics: dict[str, float] = field(default_factory=dict)  # of how it was made, for the epoch's line
+    metrics: dict[str, float] = field(default_factory=dict)  # of the stages that made it, for the epoch's line
+
+    def shares(self, tokens: dict[str, torch.Tensor | None]) -> dict[str, float]:
+        """Return this piece's share of each metric's mean over the step's learned tokens. None is left out."""
+        return {name: x.detach().sum().item() / self.learned_tokens for name, x in tokens.items() if x is not None}
 
     @property
     def turn_first_N(self) -> torch.Tensor:
@@ -157,6 +162,12 @@ class Batch:
         new = torch.ones_like(self.turn_N, dtype=torch.bool)
         new[1:] = (self.turn_N[1:] != self.turn_N[:-1]) | (self.episode_N[1:] != self.episode_N[:-1])
         return new
+
+    def rewards_steps(self, first_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (rewards_steps, step_N): the sum of the rewards of each step of the return, and the index of the step
+        to which each token belongs. first_N: True on the first token of each step, such as turn_first_N."""
+        step_N = first_N.cumsum(0) - 1
+        return self.reward_N.new_zeros(int(first_N.sum())).index_add_(0, step_N, self.reward_N), step_N
 
     @property
     def scores_B(self) -> torch.Tensor:

@@ -3,11 +3,12 @@
 loss = - sum over sampled tokens of (return of the token's turn - baseline) * log pi(token) / number of episodes
 
 Differs from the textbook: the return is that of a *turn*, from it to the end of the episode (`reinforce.to_go=false`
-gives every turn the whole episode's). There is no correction for a policy that has moved since it sampled, so only the
+gives every turn the whole episode's). With `gamma` below 1 the factor gamma^t of a turn's term, for t turns before it,
+is left out. There is no correction for a policy that has moved since it sampled, so only the
 first optimizer step of an epoch is exact; with `episodes` equal to `batch_size` it is the only one. One update per
 episode is `episodes=1 batch_size=1 reinforce.baseline=moving`.
 
-Baselines, all of the score (the return of an episode's first turn):
+Baselines, all of the score (the return of an episode's first turn), the same for each of its turns:
 
     none            0
     batch           the epoch's mean. It contains the episode itself, which shrinks the gradient by 1 - 1/episodes
@@ -62,13 +63,12 @@ class Config(kl.Config):
 def advantages(batch: Batch, cfg: Config) -> Batch:
     """Return the batch with each token's advantage: its turn's discounted return less the baseline."""
     batch = kl.in_reward(batch, cfg)
-    first_N = batch.turn_first_N
-    step_N, episode_steps = first_N.cumsum(0) - 1, batch.episode_N[first_N]  # a step of the return is a turn
-    rewards_steps = batch.reward_N.new_zeros(len(episode_steps)).index_add_(0, step_N, batch.reward_N)
+    first_N = batch.turn_first_N  # a step of the return is a turn
+    rewards_steps, step_N = batch.rewards_steps(first_N)
+    episode_steps = batch.episode_N[first_N]
     returns_steps = returns_to_go(rewards_steps, episode_steps, cfg.gamma)
-    scores_B = returns_steps[
-        episode_steps.diff(prepend=episode_steps.new_tensor([-1])) > 0
-    ]  # of each episode's first turn
+    first_steps = torch.searchsorted(episode_steps, torch.arange(len(batch.episodes)))  # each episode's first turn
+    scores_B = returns_steps[first_steps]  # discounted, other than Batch.scores_B
     if cfg.baseline == "leave_one_out":
         baseline_B = core.leave_one_out(scores_B, torch.tensor([episode.group for episode in batch.episodes]))
     else:
@@ -106,5 +106,5 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
         "reference_kl": kl.measured(batch),
         "entropy": batch.entropy_N,
     }
-    metrics = {name: x.detach().sum().item() / batch.learned_tokens for name, x in tokens.items() if x is not None}
+    metrics = batch.shares(tokens)
     return total, {"loss": total.item(), **metrics}

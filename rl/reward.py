@@ -8,9 +8,9 @@ This is potential-based shaping (Ng et al. 1999, theorem 1) with the potential -
 is w * (N(first) - N(last)), so a detour earns nothing. It leaves the optimal policy alone where that solves its tasks:
 N is 0 in a solved state and never negative, so no policy collects more. The theorem wants equal potentials at all ends;
 episodes that end unsolved keep their N, or groups could not see which of them came near. Hence the bias: where even the
-best policy fails at times, coming near competes with success, by at most w times the largest N. That is the limit of
-turns, or the environment's own where it is larger: a run of short episodes is paid for coming near too. It also stands
-for a state from which the expert does not solve the task, as after a wrong answer.
+best policy fails at times, coming near competes with success, by at most w times the largest N. The largest N is
+max_turns, or the environment's own limit where that is larger: a run of short episodes is paid for coming near too. A
+state from which the expert does not solve the task, as after a wrong answer, has that N as well.
 
 The expert of alfworld knows only what the agent has seen, and that of os_interaction follows one fixed solution. There
 N is no true distance; as a potential it is as harmless, because any function of the state may be one.
@@ -73,10 +73,10 @@ def measure_progress(env: envs.Environment, name: str, options: dict[str, Any]) 
 
 
 def moves_left(name: str, options: dict[str, Any], task: tuple[int, str], actions: list[str]) -> int:
-    """Return how many moves an environment's expert needs to solve a task after these actions: at most max_turns or the
-    environment's own limit, whichever is larger, which also stands for a task that it does not solve any more.
+    """Return how many moves an environment's expert needs to solve a task after these actions.
 
-    task: (seed, split). Raise ValueError if there is no expert, or if the environment asks a model.
+    The most is max_turns, or the environment's own limit if that is larger: also for a task that the expert no longer
+    solves. task: (seed, split). Raise ValueError if there is no expert, or if the environment asks a model.
     """
     env, moves = envs.make(name, **options), 0
     own = getattr(envs.config_class(name), "max_turns", 1)  # a dataclass keeps a field's default as its attribute

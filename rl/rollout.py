@@ -28,7 +28,7 @@ from models.hooks import hooks
 from models.refusal import Refusal as RefusedByModel
 from rl import ranks, reward
 from rl.base_model import Base
-from rl.config.fields import Config
+from rl.config.fields import Config, Reward
 from rl.config.refusals import Refusal
 from rl.ranks.pace import Pace
 from rl.ranks.playing import play_on_ranks
@@ -39,7 +39,7 @@ from rl.run.health import sampler_hash
 from rl.tasks import Task, failures_of, make_env, task_digest
 from rl.tools import read_action
 
-MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
+MAX_THREADS = 8  # slow environments that step at once: with more, programs that have a time limit would be slowed down
 GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
 
 # Takes the place of the environment's step for a reply that max_len cut short, which the environment never sees.
@@ -130,8 +130,8 @@ def play_with(
                 games.collect_slow_steps(wait=True)
     finally:
         live.watch(progress, 0, int)  # or the log would keep the engine and the model
-        # Environments that still run in threads are told to give up, because nothing waits for them here.
-        games.left.set()
+        # Environments that still run in threads are told to stop: nothing waits for them any more.
+        games.cancelled.set()
         games.pool.shutdown(wait=False, cancel_futures=True)
     return [games.finished[task.key] for task in tasks]
 
@@ -144,7 +144,7 @@ class _Game:
     env: envs.Environment
     episode: Episode
     messages: list[dict] | None = None  # the conversation so far, for history=template
-    past_budget: bool = False  # the turn has max_thinking_tokens, and goes on
+    past_budget: bool = False  # the turn has used up max_thinking_tokens, and goes on without that limit
 
 
 @dataclass
@@ -161,7 +161,7 @@ class _Games:
     playing: dict[int, _Game] = field(default_factory=dict)  # by slot
     finished: dict[tuple[int, int], Episode] = field(default_factory=dict)  # by Task.key
     slow_steps: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) in a thread, in order of start
-    left: Event = field(default_factory=Event)  # set when the rollout ends
+    cancelled: Event = field(default_factory=Event)  # set when the rollout ends
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MAX_THREADS))
     base: Base | None = None  # with the waiting requests, made for the first one
     turn_tokens: int = 0  # sampled in finished turns
@@ -195,7 +195,7 @@ class _Games:
     def reset(self, task: Task) -> tuple[envs.Environment, Callable[[], list[dict]]]:
         """Return an environment and a function that returns its first messages."""
         env = make_env(self.cfg, task.env)
-        env.left = self.left
+        env.cancelled = self.cancelled
         opening = partial(env.reset, task.seed, task.split)
         return env, self.pool.submit(opening).result if env.slow else opening
 
@@ -339,13 +339,18 @@ def add_step(
         episode.turns[-1].stop_reason = "context"
         step = timed_out(step, env)
     episode.append(ids)
-    episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
+    end_turn(episode, step, cfg.reward)
+    return [] if over else ids
+
+
+def end_turn(episode: Episode, step: envs.Step, cfg: Reward) -> None:
+    """Set the reward of the episode's last turn and, if the step ends the episode, its outcome."""
+    episode.turns[-1].reward = reward.turn_reward(step, episode, cfg)
     episode.terminated, episode.truncated = step.terminated, step.truncated
     episode.invalid += not step.info.get("valid", True)
     if step.terminated or step.truncated:
         episode.outcome, episode.success = step.info["outcome"], step.info["success"]
         episode.metrics = step.info.get("metrics", {})
-    return [] if over else ids
 
 
 def difference(before: list[int], after: list[int]) -> tuple[int, list[int]]:

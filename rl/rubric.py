@@ -148,7 +148,7 @@ class Judge:
         try:
             return list(pool.map(self._ask_once, episodes))
         except BaseException:
-            self.server.left.set()  # requests under way end soon
+            self.server.cancelled.set()  # requests under way end soon
             raise
         finally:
             ranks.here.waits_for_environments = False

@@ -91,6 +91,12 @@ def make_tasks(
     return tasks
 
 
+def training_tasks(cfg: Config, first: int) -> list[Task]:
+    """Return an epoch's training tasks, from the group with the number `first` on."""
+    size = cfg.algorithm.group_size
+    return make_tasks(cfg, first, cfg.episodes // size, size, "train", cfg.seed, cfg.order, cfg.max_samples)
+
+
 def make_env(cfg: Config, name: str) -> envs.Environment:
     """Return the environment of that name with the run's options."""
     env = envs.make(name, **vars(cfg.environments[name]))

@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -38,17 +39,23 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Config) -> torch
 
     With cfg.lora.b_rate the factors B are a group of their own (LoRA+, Hayou et al. 2024, section 4).
     """
-    policy, rates = [(name, p) for name, p in model.named_parameters() if p.requires_grad], []
-    if cfg.lora.b_rate != 1:
-        is_b = [name.endswith(".B") for name, _ in policy]
-        rates.append(([p for (_, p), b in zip(policy, is_b, strict=True) if not b], cfg.lr, True))
-        rates.append(([p for (_, p), b in zip(policy, is_b, strict=True) if b], cfg.lr * cfg.lora.b_rate, True))
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if cfg.lora.b_rate == 1:
+        groups = [param_group(trained.values(), cfg.lr, policy=True)]
     else:
-        rates.append(([p for _, p in policy], cfg.lr, True))
-    rates += [] if critic is None else [(list(critic.parameters()), cfg.algorithm.critic_lr, False)]
-    groups = [{"params": found, "lr": rate, "base_lr": rate, "policy": policy} for found, rate, policy in rates]
+        b_factors = [p for name, p in trained.items() if name.endswith(".B")]
+        others = [p for name, p in trained.items() if not name.endswith(".B")]
+        groups = [param_group(others, cfg.lr, policy=True)]
+        groups.append(param_group(b_factors, cfg.lr * cfg.lora.b_rate, policy=True))
+    if critic is not None:
+        groups.append(param_group(critic.parameters(), cfg.algorithm.critic_lr, policy=False))
     options = {"adjust_lr_fn": "match_rms_adamw"} if cfg.optimizer == "muon" else {}  # lr as for adamw
     return without_compiler(OPTIMIZERS[cfg.optimizer])(groups, weight_decay=cfg.weight_decay, **options)
+
+
+def param_group(parameters: Iterable[torch.nn.Parameter], rate: float, policy: bool) -> dict[str, Any]:
+    """Return a parameter group of the optimizer. policy: of the policy, else of the critic."""
+    return {"params": list(parameters), "lr": rate, "base_lr": rate, "policy": policy}
 
 
 def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progress: tqdm) -> tuple[dict, torch.Tensor]:
@@ -138,8 +145,7 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     state.step += 1  # after a skipped step too, so that the schedule goes on and dropout draws other masks
-    gap = metrics.pop("sampler_gap")
-    metrics |= {"grad_norm": norms[0], "lr": cfg.lr * factor, "sampler_gap": gap}
+    metrics |= {"grad_norm": norms[0], "lr": cfg.lr * factor}
     metrics["trained_tokens"] = sum(len(episode.ids_T) for episode in batch.episodes)
     return {**metrics, "skipped": skipped, "within_target_kl": within_target_kl}
 

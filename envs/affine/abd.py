@@ -211,8 +211,10 @@ def input_in(reply: str, bare: bool = False) -> str | None:
     """Return the input in a reply; None if it has none. `bare`: without tags, the reply itself is the input."""
     text = reply
     for tag in THOUGHTS:
-        ends = [0, *(end for match in blocks(tag, text) for end in match.span()), len(text)]
-        text = "".join(text[ends[i] : ends[i + 1]] for i in range(0, len(ends), 4))
+        tags = blocks(tag, text)
+        thoughts = [(start.start(), end.end()) for start, end in zip(tags[::2], tags[1::2], strict=True)]
+        for begin, end in reversed(thoughts):  # from the last, so that earlier places stay
+            text = text[:begin] + text[end:]
     tags = blocks(INPUT, text)
     if tags:
         return clean(text[tags[-2].end() : tags[-1].start()])

@@ -109,8 +109,9 @@ class Env(Configured):
         else:
             example = self._draw(rng, split)
         self.running = True
-        native = prompt_file.filled(self.config.prompt, "{problem}" + FOOTER, problem=self.words + example)
-        content = SHORT + self.words if self.config.prompt == "short" else native
+        if self.config.prompt == "short":
+            return [{"role": "user", "content": SHORT + self.words}]
+        content = prompt_file.filled(self.config.prompt, "{problem}" + FOOTER, problem=self.words + example)
         return [{"role": "user", "content": content}]
 
     def step(self, action_text: str) -> Step:

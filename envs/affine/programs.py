@@ -73,9 +73,10 @@ def output(source: str, stdin: str) -> str:
     given = iter(stdin.split("\n"))
 
     def read() -> str:
-        for line in given:
-            return line
-        raise OutOfInput(source)
+        try:
+            return next(given)
+        except StopIteration:
+            raise OutOfInput(source) from None
 
     def write(*values, sep: str = " ") -> None:
         printed.append(sep.join(map(str, values)) + "\n")

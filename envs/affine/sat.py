@@ -15,7 +15,7 @@ Answers.  Any text. Every `x3=True`, `x3=False`, `x3=1` or `x3=0` in it counts, 
 
 Replies.  4 of 5 clauses are satisfied.
 
-Tasks.    panel: the variables are x1 to xn. fresh: their n numbers are drawn, from 1 to at most 15 - n or n + 1.
+Tasks.    panel: the variables are x1 to xn. fresh: their n numbers are drawn from 1 to max(15 - n, n + 1).
 
 Prompts.  native: the formula in symbols; the expert answers `x1=True, x2=False, ...`.
           short: a line of ASCII for each clause, `1 -3` for (x1 ∨ ¬x3), in about a third of the tokens; the expert

@@ -33,7 +33,7 @@ Ending.   Terminated when the server says `done`, in babyai also with the first 
 Failures. If a server is down, slow or restarted, or its answer is malformed, the client retries `retries` times with
           doubling waits, and prints one line. A lost answer leaves open whether the action was executed, so the
           episode is replayed from its task number, and must give the same observations. If all attempts fail, or the
-          server refuses a request, reset and step raise ServerFailed. They also raise it soon after `left` is set.
+          server refuses a request, reset and step raise ServerFailed. They also raise it soon after `cancelled` is set.
 
 Security. The server is not trusted: envs/http/exchange.py bounds the time and the size of each request. A token in the
           environment variable ENVS_TOKEN is sent with each request. Redirects are not followed.
@@ -146,7 +146,7 @@ class Env(Configured):
 
     def _try(self, act):
         """Return act() in a session in the agent's state, with retries. Raise ServerFailed if all fail."""
-        self.client.left = self.left
+        self.client.cancelled = self.cancelled
         for attempt in range(self.config.retries + 1):
             try:
                 with self.client.alone():
@@ -159,7 +159,7 @@ class Env(Configured):
                 self.client.drop()
                 reason = error
                 self._announce(f"{self.config.address}: {reason}")
-                if attempt < self.config.retries and self.left.wait(self._wait(attempt)):
+                if attempt < self.config.retries and self.cancelled.wait(self._wait(attempt)):
                     break
             except BaseException:
                 self.client.drop()

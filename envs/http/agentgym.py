@@ -239,7 +239,7 @@ class Client(Session):
     def _request(self, path: str, body: dict | None = None):
         """Return the JSON of a request. Raise Lost or ServerFailed if it has none."""
         try:
-            reply = request(f"{self.config.address}/{path}", body, self.config.timeout, self.left)
+            reply = request(f"{self.config.address}/{path}", body, self.config.timeout, self.cancelled)
         except ConnectionError:
             self.server.breaks += 1
             self.server.open.clear()

@@ -2,7 +2,7 @@
 
 One deadline holds for all of it: the look-up of the name, the connection, TLS, sending, and every byte of the reply.
 The reply's size, nesting and number of values are bounded. Redirects are not followed, so a token reaches no other
-host; proxy settings of the process are ignored. Another thread ends a running exchange by setting `left`.
+host; proxy settings of the process are ignored. Another thread ends a running exchange by setting `cancelled`.
 """
 
 import functools
@@ -29,7 +29,7 @@ MAX_CHUNKS = 20_000  # most chunks of a chunked body
 MAX_DEPTH = 64  # deepest nesting of arrays and objects in JSON
 MAX_LISTS = 100_000  # most arrays and objects in JSON
 MAX_QUOTES = 1_000_000  # most quotation marks in JSON
-POLL = 0.2  # seconds after which a waiting exchange looks at `left`
+POLL = 0.2  # seconds after which a waiting exchange looks at `cancelled`
 
 STATUS = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)(?: ([^\r\n]*))?\r?\n")
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # in JSON; the last one may lack its end
@@ -42,8 +42,8 @@ class Lost(Exception):
     """A request has no usable answer; a retry may help."""
 
 
-class Left(Exception):
-    """The exchange was given up, because `left` was set."""
+class Cancelled(Exception):
+    """The exchange was given up, because `cancelled` was set."""
 
 
 @dataclass(frozen=True)
@@ -85,18 +85,19 @@ def bearer(variable: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def exchange(url: str, body: bytes | None, headers: dict[str, str], timeout: float, left: Event) -> Reply:
+def exchange(url: str, body: bytes | None, headers: dict[str, str], timeout: float, cancelled: Event) -> Reply:
     """POST the body, or GET without one. Return the whole reply, whatever its status.
 
     timeout: most seconds of the whole exchange.
-    Raise ConnectionError if there is no connection or it breaks, Left if `left` is set, and Lost for anything else.
+    Raise ConnectionError if there is no connection or it breaks, Cancelled if `cancelled` is set, and Lost for anything
+    else.
     """
     parts = urlsplit(url)
     head = [f"{'GET' if body is None else 'POST'} {parts.path or '/'} HTTP/1.1", f"Host: {parts.netloc}"]
     head += ["Connection: close", "Accept-Encoding: identity", *(f"{name}: {value}" for name, value in headers.items())]
     head += [] if body is None else [f"Content-Length: {len(body)}"]
     try:
-        with _Connection(time.monotonic() + timeout, left) as connection:
+        with _Connection(time.monotonic() + timeout, cancelled) as connection:
             connection.open(parts)
             connection.send("\r\n".join([*head, "", ""]).encode("latin-1") + (body or b""))
             return _read_reply(connection)
@@ -107,13 +108,13 @@ def exchange(url: str, body: bytes | None, headers: dict[str, str], timeout: flo
 
 
 class _Connection(io.RawIOBase):
-    """A connection whose every wait ends at one deadline, or when `left` is set. Reads at most `room` bytes."""
+    """A connection whose every wait ends at one deadline, or when `cancelled` is set. Reads at most `room` bytes."""
 
     sock = None
     room = MAX_HEAD
 
-    def __init__(self, deadline: float, left: Event):
-        self.deadline, self.left = deadline, left
+    def __init__(self, deadline: float, cancelled: Event):
+        self.deadline, self.cancelled = deadline, cancelled
 
     def readable(self) -> bool:
         return True
@@ -210,9 +211,10 @@ class _Connection(io.RawIOBase):
                 pass
 
     def _pause(self, deadline: float) -> float:
-        """Return the seconds until the next look at `left`. Raise Left if it is set, TimeoutError at the deadline."""
-        if self.left.is_set():
-            raise Left
+        """Return the seconds until the next look at `cancelled`. Raise Cancelled if it is set, TimeoutError at the
+        deadline."""
+        if self.cancelled.is_set():
+            raise Cancelled
         seconds = deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError("timed out")

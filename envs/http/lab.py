@@ -166,7 +166,7 @@ class Client(Session):
     def _post(self, path: str, body: dict):
         """Return the JSON of a request. Raise Lost or ServerFailed if it has none."""
         try:
-            return request(f"{self.config.address}/api/{path}", body, self.config.timeout, self.left)
+            return request(f"{self.config.address}/api/{path}", body, self.config.timeout, self.cancelled)
         except ConnectionError:
             raise Lost(f"/{path} got no connection, or it broke") from None
         except ServerFailed as error:

@@ -5,7 +5,7 @@ from threading import Event
 from typing import Any
 
 from envs.base import EnvironmentFailed
-from envs.http.exchange import Left, Lost, Reply, bearer, exchange, parse_json, plain, short
+from envs.http.exchange import Cancelled, Lost, Reply, bearer, exchange, parse_json, plain, short
 
 BLOCK = {"babyai": 40}  # size of the blocks of task numbers within a split; default 1
 TOKEN = "ENVS_TOKEN"  # the environment variable of the token that requests carry
@@ -18,7 +18,7 @@ class Session:
     """The state that the clients of all protocols share: a session of a server, for one episode after another."""
 
     session = None
-    left = NEVER  # the environment's event
+    cancelled = NEVER  # the environment's event
 
     def __init__(self, config: Any, servers: dict[tuple[str, str], Any]):
         self.config, self.kind = config, config.kind
@@ -41,18 +41,18 @@ class NoJSON(Lost):
     """The server's answer is not JSON, for example a web page."""
 
 
-def request(url: str, body: dict | None, timeout: float, left: Event = NEVER):
+def request(url: str, body: dict | None, timeout: float, cancelled: Event = NEVER):
     """POST a JSON body, or GET without one. Return the answer's JSON.
 
     timeout: most seconds of the whole exchange.
-    left: ends it sooner if set.
+    cancelled: ends it sooner if set.
     Raise ConnectionError for a lost connection, Lost if a retry may help, and ServerFailed if it cannot.
     """
     where, _, name = url.rpartition("/")
     data = None if body is None else json.dumps(body).encode()
     try:
-        reply = exchange(url, data, {"Content-Type": "application/json"} | bearer(TOKEN), timeout, left)
-    except Left:
+        reply = exchange(url, data, {"Content-Type": "application/json"} | bearer(TOKEN), timeout, cancelled)
+    except Cancelled:
         raise ServerFailed(f"{where}: the request was given up") from None
     except Lost as error:
         raise Lost(f"/{name}: {error}") from None

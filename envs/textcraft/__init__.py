@@ -191,13 +191,14 @@ class Env(Configured):
         goal = rng.choice(goals)
         roles = tree(goal, rng)
         recipes = shown(roles, self.config.distractors, rng)
-        self.book, self.goal, self.roles = PANEL, goal, roles
-        while fresh:
+        if not fresh:
+            self.book, self.goal, self.roles = PANEL, goal, roles
+            return recipes
+        while True:
             self.book, rename = redrawn(recipes, rng)
             self.goal, self.roles = rename(goal), {rename(item): role for item, role in roles.items()}
             if split_of(self.task) == split:
                 return list(self.book.recipes.values())
-        return recipes
 
     def _progress(self, item: str | None) -> float:
         """Return the shaped reward of an item. Each role in the tree pays once, whichever item fills it."""

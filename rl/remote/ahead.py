@@ -21,7 +21,7 @@ from rl.records import Episode
 from rl.remote.sampler import RemoteEngine, remote_engine
 from rl.run.health import sampler_hash
 from rl.run.state import TrainState
-from rl.tasks import Task, make_tasks
+from rl.tasks import Task, training_tasks
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Ahead:
         """Let the threads end soon: their requests fail."""
         for sampling in (self.now, self.coming):
             if sampling:
-                sampling.engine.server.left.set()
+                sampling.engine.server.cancelled.set()
 
 
 def collect(tokenizer: Tokenizer, state: TrainState, cfg: Config) -> list[Episode]:
@@ -75,8 +75,8 @@ def collect(tokenizer: Tokenizer, state: TrainState, cfg: Config) -> list[Episod
 
 def started(tokenizer: Tokenizer, state: TrainState, cfg: Config, first: int) -> Sampling:
     """Start to sample the epoch whose groups are those from `first` on, with the present weights."""
-    size, weights = cfg.algorithm.group_size, sampler_hash(state.model)
-    tasks = make_tasks(cfg, first, cfg.episodes // size, size, "train", cfg.seed, cfg.order, cfg.max_samples)
+    weights = sampler_hash(state.model)
+    tasks = training_tasks(cfg, first)
     shares = assigned(tasks, ranks.here.world, state.pace)
     engine = remote_engine(state.model, cfg, weights)  # sends the adapter now, because its weights will change
     lines = Lines(tqdm(disable=True))

@@ -10,7 +10,7 @@ import sys
 import threading
 from dataclasses import dataclass, field
 
-from envs.http.exchange import Left, Lost, bearer, exchange, parse_json, plain, short
+from envs.http.exchange import Cancelled, Lost, bearer, exchange, parse_json, plain, short
 from envs.http.wire import is_number
 from envs.requests import Request, Result
 from models.chat.formats import without_thoughts
@@ -45,7 +45,7 @@ class Server:
     thinking: bool = True  # false asks the chat template for answers without thoughts
     timeout: float = 600.0  # most seconds of one answer, from the connection to the last byte
     retries: int = 6  # after a failed attempt; the waits double from half a second
-    left: threading.Event = field(default_factory=threading.Event)  # set when the evaluation was interrupted
+    cancelled: threading.Event = field(default_factory=threading.Event)  # set when the evaluation was interrupted
     answered: bool = False  # an answer has come: what it refuses then is one request, not all
     embedded: bool = False  # vectors have come
     counts_tokens: bool = True  # false once an answer came without a number of tokens
@@ -58,10 +58,10 @@ class Server:
         headers = {"Content-Type": "application/json"} | bearer(KEY)
         data = None if body is None else json.dumps(body).encode()
         for attempt in range(self.retries + 1):
-            if self.left.wait(min(0.5 * 2 ** (attempt - 1), 60) if attempt else 0):
-                raise ConnectionError("left")
+            if self.cancelled.wait(min(0.5 * 2 ** (attempt - 1), 60) if attempt else 0):
+                raise ConnectionError("cancelled")
             try:
-                reply = exchange(self.url + path, data, headers, self.timeout, self.left)
+                reply = exchange(self.url + path, data, headers, self.timeout, self.cancelled)
                 if reply.ok and not json_reply:
                     return {}
                 if reply.ok and isinstance(table := parse_json(reply.body), dict):
@@ -75,8 +75,8 @@ class Server:
                         too_long,
                         not self.answered and reply.status in (401, 403, 404),
                     )
-            except Left:
-                raise ConnectionError("left") from None
+            except Cancelled:
+                raise ConnectionError("cancelled") from None
             except UnicodeDecodeError:
                 reason = "no JSON came"
             except (Lost, ConnectionError, ValueError) as error:

@@ -20,13 +20,12 @@ from tqdm import tqdm
 
 import envs
 from models.chat.formats import without_thoughts
-from rl import reward
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
 from rl.evaluate import progress_bar
 from rl.records import Episode, Turn
 from rl.remote.client import Refused, Server, Unusable
-from rl.rollout import MAX_THREADS, UNSEEN, timed_out
+from rl.rollout import MAX_THREADS, UNSEEN, end_turn, timed_out
 from rl.tasks import Task, failures_of, make_env, task_digest
 
 MOST_TRIED = 20  # episodes after which an evaluation ends if all of them failed
@@ -48,7 +47,7 @@ def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: 
                     reason = "because of the server or the environment, not the agent"
                     raise Refusal(f"all {len(played)} episodes that were tried failed {reason}")
         except BaseException:
-            server.left.set()  # running episodes end soon
+            server.cancelled.set()  # running episodes end soon
             raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -67,7 +66,7 @@ def play(server: Server, name: str, cfg: Config, temperature: float, task: Task)
     except (envs.EnvironmentFailed, Refused, Unusable, ConnectionError) as error:
         if isinstance(error, Refused) and error.always:
             raise Refusal(str(error)) from None
-        if not server.left.is_set():
+        if not server.cancelled.is_set():
             tqdm.write(f"{episode.env}: {error}; the episode is left out", file=sys.stderr)
         episode.infrastructure_failed = episode.truncated = True
     return episode
@@ -78,7 +77,7 @@ def _play(server: Server, name: str, cfg: Config, temperature: float, task: Task
     draw = random.Random(f"{task.key}")  # a seed for each request, because the server's random numbers restart with it
     with failures_of(task.env):
         env = make_env(cfg, task.env)
-        env.left = server.left
+        env.cancelled = server.cancelled
         messages = list(env.reset(task.seed, task.split))
         episode.task = task_digest(env)
     while not (episode.terminated or episode.truncated):
@@ -100,8 +99,5 @@ def _play(server: Server, name: str, cfg: Config, temperature: float, task: Task
         # No ids came, so the mask alone holds how many tokens each turn has.
         episode.action_mask_T += [1] * tokens
         episode.turns.append(Turn(start, start + tokens, 0.0, reason))
-        episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
-        episode.terminated, episode.truncated = step.terminated, step.truncated
+        end_turn(episode, step, cfg.reward)
         messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": step.observation}]
-    episode.outcome, episode.success = step.info["outcome"], step.info["success"]
-    episode.metrics = step.info.get("metrics", {})

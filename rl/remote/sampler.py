@@ -174,10 +174,10 @@ class RemoteEngine:
                     slot.ids += row.ids
                     yield row
         finally:
-            self.server.left.set()  # requests under way end soon
+            self.server.cancelled.set()  # requests under way end soon
             pool.shutdown(wait=False, cancel_futures=True)
             # A new event, because this one stays set for the threads that still run and the next turn has to ask.
-            self.server.left = type(self.server.left)()
+            self.server.cancelled = type(self.server.cancelled)()
 
     def _reply(self, number: int, most: int, temperature: float, stop_ids: frozenset[int]) -> SampledTurn:
         """Return the slot's turn; a FailedTurn if the server gives none that can be used."""

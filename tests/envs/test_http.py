@@ -346,7 +346,7 @@ def test_a_permanent_failure_is_one_line(name):
 
 def test_server_that_is_down_fails_after_doubling_waits(monkeypatch, capsys):
     waits = []
-    monkeypatch.setattr(envs.Environment.left, "wait", waits.append)
+    monkeypatch.setattr(envs.Environment.cancelled, "wait", waits.append)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     env = envs.http.Env(envs.http.Config(url=f"http://127.0.0.1:{port}"))

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 import envs.http
 from envs.http import exchange as ours
-from envs.http.exchange import Left, Lost, exchange, is_address, parse_json, plain, short
+from envs.http.exchange import Cancelled, Lost, exchange, is_address, parse_json, plain, short
 from envs.http.wire import NEVER, ServerFailed
 from models import load_model, load_tokenizer
 from rl.config.words import parse
@@ -36,8 +36,8 @@ CASES = cases("exchange", OK=OK.decode("latin-1"))
 FAILS = (Lost, ConnectionError)
 
 
-def get(url: str, timeout: float = 5.0, body: bytes | None = None, left=NEVER):
-    return exchange(url, body, {}, timeout, left)
+def get(url: str, timeout: float = 5.0, body: bytes | None = None, cancelled=NEVER):
+    return exchange(url, body, {}, timeout, cancelled)
 
 
 def with_length(body: bytes) -> bytes:
@@ -101,11 +101,11 @@ def test_one_deadline_holds_for_the_whole_exchange(name):
 
 @pytest.mark.parametrize("name", DRIPS)
 def test_exchange_ends_soon_after_left_is_set(name):
-    left = threading.Event()
-    threading.Timer(0.1, left.set).start()
+    cancelled = threading.Event()
+    threading.Timer(0.1, cancelled.set).start()
     start = time.monotonic()
-    with raw_server(DRIPS[name]) as server, pytest.raises(Left):
-        get(server.url, timeout=60, left=left)
+    with raw_server(DRIPS[name]) as server, pytest.raises(Cancelled):
+        get(server.url, timeout=60, cancelled=cancelled)
     assert time.monotonic() - start < 0.8
 
 
@@ -124,13 +124,13 @@ def never_connects():
 @pytest.mark.parametrize("timeout", [0.2, 60])
 def test_connecting_and_sending_end_in_time(timeout):
     def hangs(url: str, body=None) -> None:
-        left = threading.Event()
-        threading.Timer(0.15 if timeout == 60 else 60, left.set).start()
+        cancelled = threading.Event()
+        threading.Timer(0.15 if timeout == 60 else 60, cancelled.set).start()
         start = time.monotonic()
-        with pytest.raises(Left if timeout == 60 else Lost):
-            get(url, timeout, body, left)
+        with pytest.raises(Cancelled if timeout == 60 else Lost):
+            get(url, timeout, body, cancelled)
         assert time.monotonic() - start < 1
-        left.set()
+        cancelled.set()
 
     listener, waiting = never_connects()
     hangs(f"http://127.0.0.1:{listener.getsockname()[1]}")
@@ -151,11 +151,11 @@ def test_name_lookup_ends_in_time(timeout, monkeypatch):
         return real(host, *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    left = threading.Event()
-    threading.Timer(0.15, left.set).start()
+    cancelled = threading.Event()
+    threading.Timer(0.15, cancelled.set).start()
     start = time.monotonic()
-    with pytest.raises(Left if timeout == 60 else Lost):
-        get("http://localhost:9", timeout, left=left if timeout == 60 else NEVER)
+    with pytest.raises(Cancelled if timeout == 60 else Lost):
+        get("http://localhost:9", timeout, cancelled=cancelled if timeout == 60 else NEVER)
     assert time.monotonic() - start < 1
 
 
@@ -407,11 +407,11 @@ def test_interrupt_ends_the_wait_before_a_retry(tmp_path):
         "import sys, threading, envs.http as h\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
         "made = [h.Env(h.Config(url='http://127.0.0.1:9', kind='db_bench', wait=50.0)) for _ in range(3)]\n"
-        "left, pool = threading.Event(), ThreadPoolExecutor(3)\n"
-        "for env in made: env.left = left\n"
+        "cancelled, pool = threading.Event(), ThreadPoolExecutor(3)\n"
+        "for env in made: env.cancelled = cancelled\n"
         "jobs = [pool.submit(env.reset, 0) for env in made]\n"
         "try:\n    print('all wait', file=sys.stderr, flush=True); jobs[0].result()\n"
-        "except KeyboardInterrupt:\n    left.set(); pool.shutdown(wait=False)\n"
+        "except KeyboardInterrupt:\n    cancelled.set(); pool.shutdown(wait=False)\n"
         "print([type(job.exception()).__name__ for job in jobs])\n"
     )
     process = subprocess.Popen(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lora.targets import Patterns, matching
+from lora import targets
+from lora.targets import Patterns, check_used, matching
 
 pytestmark = pytest.mark.all_only
 
@@ -67,3 +68,17 @@ def test_steps_are_bounded(monkeypatch):
     monkeypatch.setattr("lora.targets.STEPS", 50)
     with pytest.raises(ValueError, match="take more than 50 steps to match"):
         matching(["a" * 60], "((a*)*)*")
+
+
+def test_all_keys_of_a_pattern_share_the_steps(monkeypatch):
+    paths = [f"model.layers.{n}.q_proj" for n in range(8)]
+    keys = [rf"layers.{n}.(q|k|v)_pro[j]" for n in range(8)]
+    check_used(paths, dict.fromkeys(keys, 8))
+    patterns = Patterns()
+    for path in paths:
+        patterns.matches(keys[-1], path, parts=True)
+    alone = targets.STEPS - patterns.steps  # what the slowest key takes
+    monkeypatch.setattr("lora.targets.STEPS", 2 * alone)
+    check_used(paths, {keys[-1]: 8})
+    with pytest.raises(ValueError, match="steps to match"):
+        check_used(paths, dict.fromkeys(keys, 8))

@@ -76,7 +76,7 @@ def here():
     Handler.base = Base(model, tokenizer, parse(WORDS))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield model, tokenizer, client.Server(f"http://127.0.0.1:{server.server_port}/v1", left=Impatient())
+    yield model, tokenizer, client.Server(f"http://127.0.0.1:{server.server_port}/v1", cancelled=Impatient())
     server.shutdown()
 
 
@@ -252,7 +252,7 @@ def test_an_environment_that_raises_leaves_its_episode_out(call, here, monkeypat
 
 def test_unreachable_server_is_reported_after_all_attempts():
     with pytest.raises(ConnectionError, match=r"failed after 3 attempts: .*refused"):
-        client.Server("http://127.0.0.1:9/v1", retries=2, left=Impatient()).names()
+        client.Server("http://127.0.0.1:9/v1", retries=2, cancelled=Impatient()).names()
 
 
 TOO_LONG = (400, {"error": "This model's maximum context length is 64 tokens"})
@@ -298,8 +298,8 @@ def test_thinking_false_reaches_the_servers_chat_template(here):
 
 def test_interrupt_does_not_wait_for_the_server():
     server = client.Server("http://127.0.0.1:9/v1")
-    server.left.set()
-    with pytest.raises(ConnectionError, match="left"):
+    server.cancelled.set()
+    with pytest.raises(ConnectionError, match="cancelled"):
         server.names()
 
 
