@@ -28,7 +28,7 @@ from lora.targets import Patterns, as_int, common_size, matching, part_starts, s
 
 PREFIX = "base_model.model."
 MOST_RANK = 4096  # of an adapter
-HUB_ID = r"[\w.-]+/[\w.-]+"
+HUB_ID = r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+"
 MOST_BYTES = 2**20  # of adapter_config.json
 READ = {  # options that are read
     *("peft_type", "base_model_name_or_path", "revision", "r", "lora_alpha", "lora_dropout", "use_rslora"),
@@ -216,6 +216,8 @@ def _meant(folder: Path) -> str:
         if runs:
             return f"; runs with adapters are there: {', '.join(runs[:5])}{', ...' * (len(runs) > 5)}"
         return f"; a whole model is there: model={folder}" if (folder / "model.safetensors").is_file() else ""
+    if folder.is_file():
+        return f"; this is a file: give its folder, {folder.parent}"
     beside = sorted(path.name for path in folder.parent.iterdir()) if folder.parent.is_dir() else []
     near = get_close_matches(folder.name, beside, 1)
     return "; no such folder" + (f"; did you mean {folder.parent / near[0]}?" if near else "")
@@ -227,7 +229,7 @@ def targeted(paths: list[str], config: dict) -> set[str]:
         config.get(key) for key in ("target_modules", "exclude_modules", "layers_to_transform")
     )
     if targets is None:
-        targets = ["q_proj", "v_proj"]  # PEFT's default for these families
+        targets = ["q_proj", "v_proj"]  # PEFT's default for most of these families; it has none for the others
     selected = set(matching(paths, targets)) - set(matching(paths, excluded) if excluded else ())
     if indices in (None, []):
         return selected

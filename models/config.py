@@ -46,6 +46,7 @@ FAMILIES = {
     "qwen3": Family(32768, key_heads=32, slides="switched", attention_bias=True),
     "llama": Family(2048, attention_bias=True),
     "mistral": Family(131072, key_heads=8, slides="all"),
+    "ministral": Family(131072, key_heads=8, slides="typed"),
     "qwen3_moe": Family(32768, key_heads=4, attention_bias=True, keys=EXPERT_KEYS),
     "granite": Family(2048, attention_bias=True, keys=MULTIPLIERS),
     "phi3": Family(4096, slides="all", window=None, eps=1e-5),
@@ -158,6 +159,8 @@ def parse_config(raw: dict) -> ModelConfig:
     # null means absent, except here: as many key heads as query heads, heads that share hidden_size, no window
     nullable = ("num_key_value_heads", "head_dim", "sliding_window")
     raw = {key: v for key, v in raw.items() if v is not None or key in nullable}
+    if raw.get("model_type") == "mistral" and "layer_types" in raw:
+        raw["model_type"] = "ministral"  # as transformers reads it: Ministral's config.json names the older class
     name, activation = raw.get("model_type", ""), raw.get("hidden_act", "silu")
     check_keys(raw)
     check_values(raw)
@@ -258,6 +261,11 @@ def stored_kind(settings) -> str:
     method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
     if method != "bitsandbytes":
         raise Refusal(f"quantization_config: quant_method {method!r} is not supported; supported: 'bitsandbytes'")
+    for key in ("load_in_8bit", "load_in_4bit"):
+        if not isinstance(settings.get(key) or False, bool):
+            raise Refusal(f"quantization_config: {key} must be true or false, not {settings[key]!r}")
+    if settings.get("load_in_8bit") and settings.get("load_in_4bit"):
+        raise Refusal("quantization_config: load_in_8bit and load_in_4bit are both true")
     if settings.get("load_in_8bit"):
         return "int8"
     given = {"bnb_4bit_quant_storage": "uint8", **settings}
@@ -270,9 +278,9 @@ def stored_kind(settings) -> str:
 def read_windows(raw: dict, family: Family) -> tuple[tuple[str, ...], int | None]:
     """Return (the type of each layer, the window of sliding layers). Raise ValueError that names the setting.
 
-    Mistral has one window for all layers, whatever layer_types says. In Qwen, if use_sliding_window is true, the layers
-    that layer_types names slide, or if it is absent the layers from max_window_layers on; in SmolLM3 the layers without
-    rotary embedding. In OLMo 3 all layers but each fourth do.
+    Mistral has one window for all layers. In Qwen, if use_sliding_window is true, the layers that layer_types names
+    slide, or if it is absent the layers from max_window_layers on; in SmolLM3 the layers without rotary embedding. In
+    Ministral all layers do unless layer_types names them, in OLMo 3 all but each fourth.
     """
     count, window = raw["num_hidden_layers"], raw.get("sliding_window", family.window)
     if family.slides == "none":
@@ -290,6 +298,7 @@ def read_windows(raw: dict, family: Family) -> tuple[tuple[str, ...], int | None
     if type(first) is not int or first < 0:
         raise Refusal(f"max_window_layers must be a whole number, not {first!r}")
     by_default = {"olmo3": [(i + 1) % 4 != 0 for i in range(count)], "smollm3": [not rope for rope in rope_layers(raw)]}
+    by_default["ministral"] = [True] * count
     slides = by_default.get(raw["model_type"], [i >= first for i in range(count)])
     slides = [window is not None and slide for slide in slides]
     kinds = raw.get("layer_types", [LAYER_TYPES[s] for s in slides])

@@ -102,9 +102,11 @@ def local(name: str | Path) -> Path | None:
     folder = TINY if str(name) == "tiny" else Path(name)
     if str(name) == converted.SMOL:
         return converted.smol_folder()
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"model {str(name)!r}: an adapter is there: give its base as the model, adapter={name}")
     if folder.is_dir():
         return folder
-    if str(name).endswith(".gguf"):
+    if str(name).lower().endswith(".gguf"):
         return converted.folder_of(folder)
     return None
 
@@ -164,7 +166,9 @@ def weight_files(index: Path, single: Path) -> list[Path]:
             raise Refusal(f"{single.parent}: has {single.name} and {index.name}, which lists other files: remove one")
         return [inside(path) for path in shards]
     if not single.is_file():
-        raise FileNotFoundError(f"{single.parent}: has neither {single.name} nor {index.name}")
+        pickled = [path.name for path in single.parent.glob("pytorch_model*.bin")][:1]
+        hint = "".join(f"; {name} is pickled and not read: save the model as safetensors" for name in pickled)
+        raise FileNotFoundError(f"{single.parent}: has neither {single.name} nor {index.name}{hint}")
     return [inside(single)]
 
 

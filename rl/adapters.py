@@ -83,7 +83,7 @@ def words_of_each(names: str, given: dict[str, str]) -> dict[str, dict[str, str]
         )
     for word in names.split(","):
         name = Path(word).stem if word.endswith(".toml") else word
-        key = "env" if name in envs.NAMES else "recipe"
+        key = "env" if word in envs.NAMES else "recipe"
         if name != Path(word).stem or (key == "recipe" and name == word and name not in recipe_names()):
             near = hint(word, [*envs.NAMES, *recipe_names()])
             raise ArgumentError(f"adapters={names}: {word!r} is neither an environment nor a recipe{near}")

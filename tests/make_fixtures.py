@@ -77,6 +77,9 @@ CASES = {  # the fields that differ from SMALL; all biases are random too
     },
     "llama linear": {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}},
     "mistral sliding": {"model_type": "mistral", "sliding_window": 8},
+    "ministral": {
+        "model_type": "ministral", "sliding_window": 8, "num_hidden_layers": 3, "layer_types": ALTERNATING,
+    },
     "mistral without a window": {"model_type": "mistral", "sliding_window": None, "hidden_act": "gelu_pytorch_tanh"},
     "mistral sliding, yarn": {"model_type": "mistral", "sliding_window": 70, "rope_parameters": YARN},
     "smollm3": {"model_type": "smollm3", "num_hidden_layers": 4, "attention_bias": True, "mlp_bias": True},

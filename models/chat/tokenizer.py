@@ -4,59 +4,36 @@
 
 Ids are only ever appended: sampled ids are never decoded and encoded again. Text from outside (an environment, a user)
 cannot produce a control token: an observation that contains "<|im_end|>" is encoded as those characters. Of an
-assistant's messages <think> and <tool_call> with their ends are the tokenizer's own.
-
-A tokenizer.json may be a stranger's. The tokenizers library panics, aborts the process or fills the memory on some
-files, at once or on a later text. So only the components that decoders' tokenizers use are let through, with bounds on
-what they make of a text; parts that encoding does not use (padding, truncation) are dropped; a panic is a ValueError.
+assistant's messages <think> and <tool_call> with their ends are the tokenizer's own. models/chat/tokenizer_file.py
+reads the file.
 """
 
-import json
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
-
-from tokenizers import Tokenizer as FastTokenizer
 
 from models.chat.formats import ANSWER, THINK, Marks, check, has_tools, in_thought, without_thoughts
-from models.chat.templates import ASKED, SAID, TOOL_USE, Format, NoFormat, choose_format
+from models.chat.templates import ASKED, SAID, Format, NoFormat, choose_format
+from models.chat.tokenizer_file import Guarded, parts_of, read_spec
 from models.chat.tool_formats import choose_call_reader, tools_format
 from models.chat.tools import Reader
-from models.json_file import parse_json, read_bytes, read_object
+from models.json_file import read_object
 from models.refusal import Refusal
-from models.weights import inside, resolve
+from models.weights import resolve
 
-MOST_BYTES, MOST_PARTS = 2**25, 2_000_000  # of the file; lists and objects in it, which take up to 250 bytes each
-MOST_ADDED, MOST_FIRST = 20_000, 8  # added tokens; tokens before a plain text
+MOST_FIRST = 8  # tokens before a plain text
 PROBE = "The Quick, brown fox: 0123456789\n\tdéjà 漢字 <b> 'x' [1] {y}\n end."
 HALF = "\ufffd"  # what decoding a part of a character's bytes gives
-GROWTH, COMPONENTS = 64, 32  # most characters made of one; components of a stage
-EXPRESSION, REPEATS = 4000, 3  # most characters of an expression; repetitions without an end in an alternative of it
-COPIED = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja", TOOL_USE)
-KINDS = {  # of a stage's components, and under which name a Sequence lists them
-    "normalizer": (
-        "normalizers",
-        {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "Prepend", "Replace", "BertNormalizer"},
-    ),
-    "pre_tokenizer": (
-        "pretokenizers",
-        {"Split", "ByteLevel", "Metaspace", "Digits", "Whitespace", "WhitespaceSplit", "Punctuation", "UnicodeScripts"},
-    ),
-    "decoder": (
-        "decoders",
-        {"ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "WordPiece", "BPEDecoder"},
-    ),
-}
 
 
 class Tokenizer:
     """The tokenizer of a checkpoint and its chat format (models/chat/formats.py).
 
     thinking: False makes a model whose format has thoughts (Qwen3) reply without them; other models ignore it.
+    prepends: the tokenizer.json puts a character before each piece of text between control tokens.
     eos_ids:  frozenset of the ids that end a reply, merged from generation_config, config, tokenizer files and format.
     """
 
@@ -79,6 +56,7 @@ class Tokenizer:
             raise Refusal(f"{path}: the control token {moved[0]!r} is not distinct from text in this vocabulary")
         self._say_losses(path)
         self.control_ids = frozenset(control.values())
+        self.prepends = any(part["type"] == "Prepend" for part in parts_of("normalizer", spec.get("normalizer")))
         self.vocab_size = self._full.get_vocab_size()
         self._thinking, self._rewrites, self._mark = thinking, rewrites, mark
         self._format = self._choose_format(lost)
@@ -249,46 +227,13 @@ def load_tokenizer(name: str, thinking: bool = True, rewrites: bool = False) -> 
     return Tokenizer(resolve(name), thinking, rewrites)
 
 
-def read_spec(path: Path) -> tuple[dict, list[str]]:
-    """Return the object in a tokenizer.json, without the parts that are not used; and the added tokens that it lost,
-    because the model has no row for them.
-
-    Raise ValueError if it is refused, or if a file beside it that runs copy is a link out of the folder: that could be
-    any file of this machine.
-    """
-    for name in COPIED:
-        inside(path.parent / name)
-    spec = parse_json(read_bytes(path, MOST_BYTES), MOST_PARTS)
-    if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
-        raise Refusal("no model in it")
-    for stage in KINDS:
-        _check_stage(stage, spec.get(stage))
-    model, rows = spec["model"], read_object(path.parent / "config.json").get("vocab_size")
-    rows = rows if type(rows) is int else 2**20
-    for setting in ("dropout", "continuing_subword_prefix"):
-        if model.get(setting):
-            raise Refusal(f"model: {setting} {model[setting]!r} is not supported")
-    vocab = model.get("vocab")
-    ids = list(vocab.values()) if isinstance(vocab, dict) else range(len(vocab))
-    if not all(type(i) is int and 0 <= i < rows for i in ids):
-        raise Refusal(f"model: an id of the vocabulary is not in 0 to {rows - 1}, the model's rows")
-    added = spec.get("added_tokens", [])
-    if len(added) > MOST_ADDED:
-        raise Refusal(f"{len(added):,} added tokens, more than {MOST_ADDED:,}")
-    if not all(type(token["id"]) is int and token["id"] >= 0 and token["content"] for token in added):
-        raise Refusal("an added token has no text or no id")
-    known = [token for token in added if token["id"] < rows]
-    lost = [token["content"] for token in added if token["id"] >= rows]
-    return {**spec, "added_tokens": known, "padding": None, "truncation": None}, lost
-
-
 def _is_control(token: dict) -> bool:
     """Return whether an added token is a control token, which text from outside must not contain: a special one, or one
     with brackets, such as Qwen's <tool_call>. The others are words, line breaks or spaces of the vocabulary."""
     return bool(token.get("special")) or re.search(r"[<>\[\]|\uff5c]", token["content"]) is not None
 
 
-def _not_found(tokenizer: "Guarded", names: dict[str, str], ids: dict[str, int]) -> list[str]:
+def _not_found(tokenizer: Guarded, names: dict[str, str], ids: dict[str, int]) -> list[str]:
     """Return the control tokens whose names are not read as control tokens in the middle and at the end of a text."""
     written = [*names, *names]
     encoded = tokenizer.encode("a" + "a".join(names[token] for token in written), add_special_tokens=False).ids
@@ -319,87 +264,3 @@ def _renamed(spec: dict, names: dict[str, str]) -> dict:
             "unk_token": names.get(model.get("unk_token"), model.get("unk_token")),
         }
     return {**spec, "added_tokens": added, "model": model}
-
-
-def _check_stage(stage: str, component: object) -> None:
-    """Raise ValueError for an unsupported component, and for those that together make a text grow without measure."""
-    growth, parts = 1.0, list(_parts(stage, component))
-    if len(parts) > COMPONENTS:
-        raise Refusal(f"{stage}: more than {COMPONENTS} components")
-    for part in parts:
-        if part["type"] == "Prepend" and not 0 < len(part["prepend"]) <= GROWTH:
-            raise Refusal(f"{stage}: Prepend of {len(part['prepend'])} characters is not supported")
-        if part["type"] in ("Split", "Replace"):
-            [(kind, pattern)] = part["pattern"].items()
-            if not pattern:
-                raise Refusal(f"{stage}: {part['type']} has an empty pattern")
-            if kind == "Regex":
-                _check_expression(pattern)
-            growth *= max(1, len(part.get("content", "")) / (1 if kind == "Regex" else len(pattern)))
-    if growth > GROWTH:
-        raise Refusal(f"{stage}: it makes up to {growth:.0f} characters of one, more than {GROWTH}")
-
-
-def _parts(stage: str, component: Any) -> Iterator[dict]:
-    """Yield the components of a stage, those in Sequences too."""
-    if component is None:
-        return
-    names, kinds = KINDS[stage]
-    kind = component.get("type") if isinstance(component, dict) else component
-    if kind == "Sequence":
-        for part in component[names]:
-            yield from _parts(stage, part)
-    elif isinstance(kind, str) and kind in kinds:
-        yield component
-    else:
-        raise Refusal(f"{stage} {kind!r} is not supported")
-
-
-def _check_expression(expression: str) -> None:
-    """Raise ValueError for a regular expression on which the library's matcher may backtrack without measure."""
-    if len(expression) > EXPRESSION:
-        raise Refusal(f"an expression of {len(expression):,} characters, more than {EXPRESSION:,}")
-    sets = r"\[(?:\\.|[^]\\])*\]|\\[pPx]\{[^{}]*\}|\\."
-    if re.search(r"\\[1-9kg]|\(\?[^:=!<i]|\(\?<[^=!]", re.sub(r"\\\\", "", expression)):
-        raise Refusal(f"the expression {expression!r} has references, names or comments")
-    plain = re.sub(sets, "c", expression, flags=re.DOTALL)
-    if re.search(r"\)\s*[*+{]", plain):
-        raise Refusal(f"the expression {expression!r} repeats a group")
-    for alternative in _alternatives(plain):
-        if len(re.findall(r"(?:[*+]|\{\d*,\})[?+]?", alternative)) > REPEATS:
-            raise Refusal(f"the expression {expression!r} has more than {REPEATS} open repetitions in a row")
-
-
-def _alternatives(plain: str) -> list[str]:
-    """Return the alternatives of an expression outside groups."""
-    parts, depth = [""], 0
-    for c in plain:
-        depth += (c == "(") - (c == ")")
-        if c == "|" and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += c
-    return parts
-
-
-class Guarded:
-    """A tokenizer of the library whose every error, panics included, is a ValueError of one line."""
-
-    def __init__(self, spec: dict, path: Path):
-        self._path = path
-        self._tokenizer = self._guard(FastTokenizer.from_str)(json.dumps(spec))
-
-    def __getattr__(self, name: str):
-        attribute = getattr(self._tokenizer, name)
-        return self._guard(attribute) if callable(attribute) else attribute
-
-    def _guard(self, function: Callable) -> Callable:
-        def call(*args, **options):
-            try:
-                return function(*args, **options)
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as error:  # a panic is no Exception
-                raise Refusal(f"{self._path}: the tokenizer fails ({str(error)[:200]})") from None
-
-        return call

@@ -96,7 +96,8 @@ def config_of(file: File) -> dict:
 
 def _rope_scaling(file: File, head_dim: int) -> dict | None:
     """Return the rotary scaling of metadata, or of the table that Llama 3 files have in its place."""
-    kind = file.own("rope.scaling.type", str, "none")
+    factor = file.own("rope.scaling.factor", float, 0.0)  # 0 and 1 scale nothing
+    kind = file.own("rope.scaling.type", str, "none" if factor in (0, 1) else "linear")  # llama.cpp's defaults
     if FREQUENCIES in file.tensors:
         if kind != "none":
             raise Refusal(f"tensor {FREQUENCIES} beside rope.scaling.type {shown(kind)} is not supported")

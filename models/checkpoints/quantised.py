@@ -54,11 +54,13 @@ def read(model: CausalLM, quant: str, files: list[Path], dtype: torch.dtype, dev
 def replace_layers(model: CausalLM, quant: str, files: list[Path]) -> dict[str, str]:
     """Make the block linears of a model on the meta device quantised layers. Return `stored_layers` of the files.
 
-    Raise ValueError for another `quant` than the one that the files are stored in.
+    Raise ValueError for another `quant` than the one that the files are stored in, or if config.json says another.
     """
     stored, as_stored = stored_layers(model, files), model.config.quant
     if as_stored != "none" and quant not in ("none", as_stored):
         raise Refusal(f"{files[0].parent}: is stored as {as_stored}, not {quant}; leave quant= out")
+    if as_stored != "none" and (others := set(stored.values()) - {as_stored}):
+        raise Refusal(f"{files[0].parent}: config.json says {as_stored}, and layers are stored as {min(others)}")
     for path, layer in block_linears(model).items():
         model.set_submodule(path, QuantLinear(layer, stored.get(path, quant if as_stored == "none" else "none")))
     model.config = replace(model.config, quant=quant if as_stored == "none" else as_stored)

@@ -301,7 +301,7 @@ def check_as_adapter(folder: str, given: dict[str, str]) -> None:
     config = lora.read_adapter_config(Path(folder))
     targets = config.get("target_modules") or []
     targets = targets if isinstance(targets, str) else ",".join(sorted(targets))
-    own = {"r": config.get("r", 8), "alpha": config.get("lora_alpha", 8), "dropout": config.get("lora_dropout", 0.0)}
+    own = {"r": config["r"], "alpha": config["lora_alpha"], "dropout": config.get("lora_dropout", 0.0)}
     own |= {"rslora": config.get("use_rslora", False), "targets": targets}  # PEFT's defaults
     asked = vars(build(Lora, words, "lora"))
     alike = LINEARS.get(asked["targets"], (",".join(sorted(asked["targets"].split(","))),))

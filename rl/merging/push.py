@@ -12,6 +12,7 @@ from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.utils import RepositoryNotFoundError, disable_progress_bars
 
 from lora.peft_files import read_adapter_config
+from models.chat.templates import TOOL_USE
 from models.weights import HUB_ID, inside
 from rl.config.refusals import Refusal
 from rl.merging.model_card import CARD, model_card, renamed
@@ -45,7 +46,9 @@ def push_written(folder: Path, name: str, private: bool, card_file: str) -> None
     text = text if card_file else renamed(text, folder.name, name)
     if is_adapter and Path(base).is_dir():
         print(f"{name}: adapter_config.json names {base}, a folder of this machine; others need the base's name")
-    files = {path.name: inside(path) for path in sorted(folder.iterdir()) if path.is_file()} | {CARD: text.encode()}
+    paths = [*sorted(folder.iterdir()), folder / TOOL_USE]
+    files = {path.relative_to(folder).as_posix(): inside(path) for path in paths if path.is_file()}
+    files[CARD] = text.encode()
     print(f"pushing {len(files)} files to {name}", flush=True)
     again = f"python merge.py out={folder} push={name}{' private=true' * private}"
     if not sys.stderr.isatty():

@@ -10,16 +10,17 @@ import json
 from dataclasses import asdict, fields
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 
 import lora
-from models.chat import tokenizer
 from models.chat.templates import default_template, read_template
+from models.chat.tokenizer_file import MOST_BYTES, MOST_PARTS
 from models.config import read_config
 from models.json_file import parse_json, read_bytes
-from models.weights import resolve, weight_files
+from models.weights import local, weight_files
 from rl.config.refusals import Refusal
 from rl.run.files import read_json
 
@@ -63,7 +64,7 @@ def check(adapter: Path, base: Path, quant: str) -> None:
         raise Refusal(f"{adapter}: {base} has {' and '.join(changed)}: {mend}")
     if before.get("quant", quant) != quant:
         print(f"{adapter} was trained over quant={before['quant']}, and is used over quant={quant}")
-    is_named = not named or named == "tiny" or named.split("@")[0].replace("/", "--") in str(base)
+    is_named = not named or f"models--{named.split('@')[0].replace('/', '--')}" in base.parts  # in the hub's cache
     if not is_named and not before.get("weights") and str(base) != named:
         print(f"{adapter} names the base {named}; whether {base} has its weights is not known")
 
@@ -76,12 +77,14 @@ def recorded(adapter: Path, base: Path) -> dict[str, str]:
         except (ValueError, TypeError) as error:
             raise Refusal(f"{adapter / FILE}: damaged ({error})") from None
     found = texts(adapter, of=base)
+    if found["tokenizer"] and same_ids(_spec(adapter), _spec(base)):
+        found["tokenizer"] = ""  # nothing to compare
     try:
         return found | dict(read_json(adapter.parent / "origin.json")["base"])
     except (OSError, ValueError, LookupError, TypeError):
         named = lora.read_adapter_config(adapter).get("base_model_name_or_path")
-        if named and Path(named).is_dir():
-            found |= {"weights": weights_digest(resolve(named)), "config": config_digest(resolve(named))}
+        if named and (own := local(named)):
+            found |= {"weights": weights_digest(own), "config": config_digest(own)}
     return found
 
 
@@ -135,7 +138,7 @@ def _spec(folder: Path) -> dict:
     """Return the object in a folder's tokenizer.json; {} for none that could be used."""
     path = folder / "tokenizer.json"
     try:
-        spec = parse_json(read_bytes(path, tokenizer.MOST_BYTES), tokenizer.MOST_PARTS) if path.is_file() else {}
+        spec = parse_json(read_bytes(path, MOST_BYTES), MOST_PARTS) if path.is_file() else {}
     except ValueError:
         spec = {}
     return spec if isinstance(spec, dict) else {}
@@ -149,20 +152,49 @@ def _tokenizer_digest(spec: dict, known: set[str] | None) -> str:
     if not spec:
         return ""
     try:
-        model = {
-            key: spec["model"].get(key) for key in ("type", "vocab", "byte_fallback", "unk_token", "ignore_merges")
-        }
-        merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in spec["model"].get("merges") or []]
-        flags = ("single_word", "lstrip", "rstrip", "normalized")
-        added = [
-            (token["id"], token["content"], *(bool(token.get(flag)) for flag in flags))
-            for token in spec.get("added_tokens", [])
-        ]
-        added = sorted(token for token in added if known is None or token[1] in known)
-        parts = [model, merges, added, spec.get("normalizer"), spec.get("pre_tokenizer")]
-        return _sha256(json.dumps(parts, sort_keys=True))
+        return _sha256(json.dumps(_parts(spec, known), sort_keys=True))
     except (LookupError, TypeError, AttributeError):
         return _sha256("damaged")
+
+
+def same_ids(spec: dict, base: dict) -> bool:
+    """Return whether two tokenizer.json make the same ids, but for added tokens that the base's lacks: programs that
+    write one anew also write settings that had their default, and which characters the offsets of a token leave out."""
+    try:
+        known = {token["content"] for token in base.get("added_tokens", [])}
+        return _usual(_parts(spec, known)) == _usual(_parts(base, known))
+    except (LookupError, TypeError, AttributeError):
+        return False
+
+
+def _parts(spec: dict, known: set[str] | None) -> list:
+    """Return the parts of a tokenizer.json that make ids. known: the added tokens that count; None: all of them.
+
+    Raise LookupError, TypeError or AttributeError for a wrong file.
+    """
+    model = {key: spec["model"].get(key) for key in ("type", "vocab", "byte_fallback", "unk_token", "ignore_merges")}
+    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in spec["model"].get("merges") or []]
+    flags = ("single_word", "lstrip", "rstrip", "normalized")
+    added = [
+        (token["id"], token["content"], *(bool(token.get(flag)) for flag in flags))
+        for token in spec.get("added_tokens", [])
+    ]
+    added = sorted(token for token in added if known is None or token[1] in known)
+    return [model, merges, added, spec.get("normalizer"), spec.get("pre_tokenizer")]
+
+
+def _usual(parts: list) -> list:
+    """Return the parts with defaults of the model left out, and without `trim_offsets`, which changes no id."""
+    model, *others, pre_tokenizer = parts
+    given = {key: value for key, value in model.items() if value}
+    return [given, *others, _without(pre_tokenizer, "trim_offsets")]
+
+
+def _without(value: Any, key: str) -> Any:
+    """Return a part of a JSON file without this key of its objects."""
+    if isinstance(value, dict):
+        return {name: _without(part, key) for name, part in value.items() if name != key}
+    return [_without(part, key) for part in value] if isinstance(value, list) else value
 
 
 def _sha256(text: str) -> str:

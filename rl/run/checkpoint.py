@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 
 import lora
 from models import Tokenizer
-from models.chat.tokenizer import COPIED
+from models.chat.tokenizer_file import COPIED
+from models.json_file import read_object
 from models.weights import TINY, local
 from rl import ranks
 from rl.ranks import saving
@@ -55,11 +56,19 @@ def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: s
 
 
 def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Copy the tokenizer's files, and the generation settings, into a folder."""
+    """Copy the tokenizer's files, and the generation settings, into a folder.
+
+    A tokenizer.json that puts a space before each piece of text (Llama 2's) gets the class that reads it as it is:
+    transformers 5 rebuilds that of LlamaTokenizer from other settings, and conversations get other ids.
+    """
     for name in ("tokenizer.json", *COPIED):
         if (tokenizer.folder / name).is_file():
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copy(tokenizer.folder / name, folder / name)
+    settings = read_object(folder / "tokenizer_config.json")
+    if tokenizer.prepends and str(settings.get("tokenizer_class")).startswith("Llama"):
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
 
 def base_name(model: str) -> str:

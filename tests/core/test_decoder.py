@@ -105,6 +105,8 @@ def test_sharded_and_single_files_load_the_same(pair, tmp_path):
 def test_logits_and_gradients_match_transformers(pair, dtype):
     theirs, ours, folder = pair
     if dtype == torch.float64:
+        if ours.config.num_experts:
+            pytest.skip("transformers' product of all experts takes no float64")
         theirs, ours = in_float64(theirs), load_model(str(folder), dtype).requires_grad_(True)
     theirs.zero_grad()
     ids = random_ids(3, 96)
@@ -118,7 +120,9 @@ def test_logits_and_gradients_match_transformers(pair, dtype):
     got, _ = token_logprobs(hidden_BTD[:, :-1].flatten(0, 1), ours.lm_head.weight, ids[:, 1:].flatten())
     (got.view(3, 95) * probe).mean().backward()
 
-    close = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype]}
+    # Granite's attention_multiplier is in the tables of cos and sin, which are float32.
+    tolerance = 1e-7 if ours.config.model_type == "granite" and dtype == torch.float64 else TOLERANCE[dtype]
+    close = {"atol": tolerance, "rtol": tolerance}
     torch.testing.assert_close(hidden_BTD @ ours.lm_head.weight.T, expected_logits, **close)
     torch.testing.assert_close(got.view(3, 95), expected, **close)
     gradients = dict(ours.named_parameters())
@@ -294,6 +298,7 @@ MATTER = [
     *changes({}, {"sliding_window": 8}, "mistral"),
     *changes({"sliding_window": 8}, {"sliding_window": 9}, "mistral"),
     *changes({"sliding_window": 8}, {"sliding_window": None}, "mistral"),
+    *changes({"sliding_window": 8}, {"sliding_window": 8, "layer_types": [FULL, SLIDING]}, "mistral"),
     *changes({}, {"no_rope_layers": [1, 0]}, "smollm3"),
     *changes({"no_rope_layers": [1, 0]}, {"no_rope_layers": [0, 1]}, "smollm3"),
     *changes({}, {"no_rope_layer_interval": 2}, "smollm3"),
@@ -323,14 +328,13 @@ IGNORED = [
     *changes({}, {**SLIDES, "max_window_layers": 2}, *QWEN),  # of two layers
     *changes({}, {**SLIDES, "sliding_window": None, "max_window_layers": 0}, *QWEN),
     *changes({}, {"max_window_layers": 0}),
-    *changes({}, {"layer_types": [FULL, FULL]}),
+    *changes({}, {"layer_types": [FULL, FULL]}, *QWEN, "llama"),
     *changes({}, {**SLIDES, "max_window_layers": 0}, "llama"),
     *changes({}, {**SLIDES, "layer_types": [SLIDING, FULL]}, "llama"),
     *changes({"sliding_window": 8}, {"sliding_window": 8, "use_sliding_window": False}, "mistral"),
     *changes(
         {"sliding_window": 8}, {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 2}, "mistral"
     ),
-    *changes({"sliding_window": 8}, {"sliding_window": 8, "layer_types": [FULL, SLIDING]}, "mistral"),
     *changes({}, {"sliding_window": 4096}, "mistral"),  # the default
     *changes({}, {"pretraining_tp": 2, "attention_dropout": 0.5, "pad_token_id": 3, "initializer_range": 9.0}),
     *changes({}, {"original_max_position_embeddings": 16, "partial_rotary_factor": 1.0}),

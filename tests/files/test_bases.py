@@ -126,6 +126,50 @@ def test_an_added_token_for_padding_is_no_other_tokenizer(base, adapter, tmp_pat
     bases.check(foreign, base, "none")
 
 
+def test_a_tokenizer_that_was_written_anew_is_no_other_one(base, adapter, tmp_path):
+    """transformers 5 writes other offsets for Qwen, and settings of the model that older files leave out."""
+    foreign = shutil.copytree(adapter, tmp_path / "foreign")
+    (foreign / bases.FILE).unlink()
+    spec = json.loads((foreign / "tokenizer.json").read_text())
+    assert not spec["model"].get("ignore_merges") and "ByteLevel" in json.dumps(spec["pre_tokenizer"])
+    spec["model"] |= {"ignore_merges": False, "byte_fallback": False}
+    text = json.dumps(spec).replace('"trim_offsets": true', '"trim_offsets": 1')
+    text = text.replace('"trim_offsets": false', '"trim_offsets": true').replace(
+        '"trim_offsets": 1', '"trim_offsets": false'
+    )
+    (foreign / "tokenizer.json").write_text(text)
+    assert bases.texts(foreign)["tokenizer"] != bases.texts(base)["tokenizer"]
+    bases.check(foreign, base, "none")
+    for setting in ({"ignore_merges": True}, {"byte_fallback": True}):
+        changed_spec = json.loads(text)
+        changed_spec["model"] |= setting
+        (foreign / "tokenizer.json").write_text(json.dumps(changed_spec))
+        with pytest.raises(ValueError, match="another tokenizer"):
+            bases.check(foreign, base, "none")
+
+
+def test_an_adapter_that_names_the_embedded_model_alone_is_compared_with_it(base, adapter, tmp_path):
+    foreign = shutil.copytree(adapter, tmp_path / "foreign")
+    (foreign / bases.FILE).unlink()
+    config = json.loads((foreign / "adapter_config.json").read_text())
+    (foreign / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "tiny"}))
+    bases.check(foreign, base, "none")  # a copy of it
+    with pytest.raises(ValueError, match="other weights than those"):
+        bases.check(foreign, changed(base, tmp_path / "other", "weights"), "none")
+
+
+@pytest.mark.parametrize(
+    ("named", "said"), [("Qwen/Qwen3-4B", False), ("Qwen/Qwen3-4B@main", False), ("Qwen/Qwen3", True)]
+)
+def test_a_hub_id_that_begins_another_names_another_base(named, said, base, adapter, tmp_path, capsys):
+    foreign = shutil.copytree(adapter, tmp_path / "foreign")
+    (foreign / bases.FILE).unlink()
+    config = json.loads((foreign / "adapter_config.json").read_text())
+    (foreign / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": named}))
+    bases.check(foreign, shutil.copytree(base, tmp_path / "models--Qwen--Qwen3-4B" / "snapshots" / "abc"), "none")
+    assert (f"names the base {named}; whether" in capsys.readouterr().out) == said
+
+
 def test_another_quantisation_is_said(base, adapter, capsys):
     bases.check(adapter, base, "nf4")
     assert "was trained over quant=none, and is used over quant=nf4" in capsys.readouterr().out

@@ -321,6 +321,14 @@ def test_card_of_a_folder_is_pushed_under_the_hubs_name(words, hub, epoch, tmp_p
     assert '"me/mine")' in pushed and "\n# mine\n" in pushed and "own_model" not in pushed
 
 
+def test_the_template_for_tools_is_pushed_too(hub, epoch, tmp_path):
+    merged(f"adapter={epoch}", f"out={tmp_path}/merged", "prompts=0")
+    (tmp_path / "merged" / "additional_chat_templates").mkdir()
+    (tmp_path / "merged" / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
+    merged(f"out={tmp_path}/merged", "push=me/mine")
+    assert hub.repos["me/mine"]["files"]["additional_chat_templates/tool_use.jinja"] == b"{{ tools }}"
+
+
 def test_push_of_an_adapter_with_ones_own_card(hub, epoch, tmp_path):
     (tmp_path / "card.md").write_text("# mine\n")
     words = [f"adapter={epoch}", f"out={tmp_path}/out", "adapter_only=true", "push=me/a", f"card={tmp_path}/card.md"]

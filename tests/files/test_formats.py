@@ -18,6 +18,7 @@ from models import Tokenizer, load_tokenizer
 from models.chat import formats, jinja
 from models.chat.formats import CHATML_TEMPLATE, QWEN_SYSTEM, ChatML, Marks, Qwen
 from models.chat.templates import Template, agree
+from rl.run.checkpoint import copy_tokenizer
 
 CASES = cases("formats")
 
@@ -431,6 +432,25 @@ def test_sentencepiece_spaces_match_the_rendering(tmp_path):
             assert ids == full(tokenizer, rendered(tokenizer, LLAMA2, talk)) == tokenizer.prompt(talk)
 
 
+@pytest.mark.parametrize(("kind", "rewritten"), [("LlamaTokenizer", True), ("PreTrainedTokenizerFast", False)])
+def test_copies_of_llama_2s_tokenizer_are_read_alike_by_transformers(kind, rewritten, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    spec = json.loads(reference("stories260k", "tokenizer.json").read_text())
+    config = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": kind, "legacy": False}
+    folder, out = write_folder(tmp_path / "base", (), LLAMA2, base=spec, **config), tmp_path / "out"
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 512}))
+    tokenizer = Tokenizer(folder)
+    out.mkdir()
+    copy_tokenizer(tokenizer, out)
+    (out / "config.json").write_bytes((folder / "config.json").read_bytes())
+    same = (out / "tokenizer_config.json").read_bytes() == (folder / "tokenizer_config.json").read_bytes()
+    assert same != rewritten and (out / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    talk = [{"role": "user", "content": "Tom ran."}, {"role": "assistant", "content": "a dog"}, USER]
+    theirs = transformers.AutoTokenizer.from_pretrained(out)
+    assert theirs.apply_chat_template(talk, add_generation_prompt=True, return_dict=False) == tokenizer.prompt(talk)
+    assert Tokenizer(out).prompt(talk) == tokenizer.prompt(talk)
+
+
 # ------------------------------------------------------------------------------------------------ which format it gets
 
 
@@ -504,6 +524,29 @@ def test_calls_that_a_template_leaves_out_are_missed_though_their_words_are_else
     asked = {"role": "user", "content": "Please search for the weather"}
     with pytest.raises(ValueError, match="leaves out tool_calls"):
         tokenizer.prompt([asked, {"role": "assistant", "content": "", "tool_calls": [call]}, USER])
+
+
+def test_added_tokens_of_the_config_are_read_as_transformers_does(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = write_folder(tmp_path / "model", QWEN2_5, PLAIN)
+    [end] = [
+        t for t in json.loads((folder / "tokenizer.json").read_text())["added_tokens"] if t["content"] == "<|im_end|>"
+    ]
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    entry = {key: value for key, value in end.items() if key != "id"} | {"rstrip": True, "special": True}
+    config |= {"added_tokens_decoder": {str(end["id"]): entry}, "tokenizer_class": "PreTrainedTokenizerFast"}
+    before = Tokenizer(folder).prompt([USER, {"role": "assistant", "content": "A"}, USER])
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = Tokenizer(folder).prompt([USER, {"role": "assistant", "content": "A"}, USER])
+    text = rendered(Tokenizer(folder), PLAIN, [USER, {"role": "assistant", "content": "A"}, USER])
+    assert ids == theirs.encode(text, add_special_tokens=False) != before
+    config["added_tokens_decoder"]["9999"] = entry | {"content": "<|ref|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        ValueError, match=re.escape("tokenizer_config.json adds '<|ref|>' (9999), which tokenizer.json")
+    ):
+        Tokenizer(folder)
 
 
 def test_a_template_for_tools_is_read_as_transformers_does(tmp_path):

@@ -11,7 +11,7 @@ from cases import cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.chat import tokenizer
+from models.chat import tokenizer_file
 from rl.config.words import parse
 
 pytestmark = pytest.mark.all_only
@@ -50,7 +50,7 @@ def tokens(*words: str, most: int = 30):
 
 TOML = tokens(*CASES["TOML"])
 JINJA = tokens(*CASES["JINJA"], hostile.CHATML)
-KINDS = sorted({kind for _, kinds in tokenizer.KINDS.values() for kind in kinds})
+KINDS = sorted({kind for _, kinds in tokenizer_file.KINDS.values() for kind in kinds})
 KINDS += ["Sequence", "Precompiled", "FixedLength", "CTC"]
 PATTERNS = st.dictionaries(st.sampled_from(["Regex", "String"]), st.text(alphabet="a b*+?()[]{}|\\d^$1,", max_size=12))
 PARTS = st.fixed_dictionaries(

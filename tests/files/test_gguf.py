@@ -364,6 +364,18 @@ def test_rotary_scaling_of_the_metadata_is_kept(tmp_path, kind):
     assert loaded.config == model_of("qwen2", rope_scaling=scaling).config
 
 
+@pytest.mark.parametrize(
+    ("factor", "scaling"), [(4.0, {"rope_type": "linear", "factor": 4.0}), (1.0, None), (0.0, None)]
+)
+def test_a_rotary_factor_without_its_kind_is_linear(tmp_path, factor, scaling):
+    """As in llama.cpp, where a factor of 0 is none."""
+    metadata = metadata_of("qwen2", qwen2__rope__scaling__factor=factor)
+    loaded = load_model(
+        str(checkpoint(tmp_path, written(metadata, tensors_of(state_of(model_of("qwen2")), "qwen2", F32))))
+    )
+    assert loaded.config == model_of("qwen2", rope_scaling=scaling).config
+
+
 def test_llama3_frequencies_are_plain_ones_over_the_table():
     plain, _ = frequencies(Rope(theta=5000.0), 16)
     scaled, _ = frequencies(Rope("llama3", 5000.0, Stretch(32.0, 8192)), 16)

@@ -179,11 +179,17 @@ def test_loading_holds_the_model_and_one_shard(quant, dtype, sharded):
         ({"bnb_4bit_quant_type": "fp4"}, "bnb_4bit_quant_type 'fp4' is not supported; supported: 'nf4'"),
         ({"bnb_4bit_quant_storage": "bfloat16"}, "bnb_4bit_quant_storage 'bfloat16'"),
         ({"load_in_4bit": False}, "load_in_4bit False"),
+        ({"load_in_8bit": True}, "load_in_8bit and load_in_4bit are both true"),
+        ({"load_in_8bit": "false"}, "load_in_8bit must be true or false, not 'false'"),
         ({"bnb_4bit_quant_type": ["nf4"]}, "bnb_4bit_quant_type ['nf4']"),
     ],
 )
 def test_unknown_formats_in_config_are_refused(stored, settings, word):
     refused(stored("nf4-double", settings), "config.json: quantization_config: ", word)
+
+
+def test_settings_of_another_kind_than_the_files_are_refused(stored):
+    refused(stored("nf4", {"load_in_4bit": False, "load_in_8bit": True}), "config.json says int8", "are stored as nf4")
 
 
 def test_settings_name_the_kind():
