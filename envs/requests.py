@@ -24,6 +24,7 @@ class Result:
 
     text: str = ""  # the sampled answer to a chat request
     tokens: int = 0  # number of tokens sampled for it
+    stop_reason: str = ""  # "stop" | "length" | "context" of a reply that was sampled here
     vector: list | None = None  # embed request: for each text, the mean of the base model's last hidden states
 
 

@@ -77,7 +77,8 @@ class Base:
         with lora.use_adapter(self.model, adapter):
             for (max_tokens, temperature), waiting in chats.items():
                 for place, reply in self._replies(waiting, max_tokens, temperature):
-                    results[place] = Result(text=self.tokenizer.answer(reply.ids), tokens=len(reply.ids))
+                    text = self.tokenizer.answer(reply.ids)
+                    results[place] = Result(text=text, tokens=len(reply.ids), stop_reason=reply.stop_reason)
             vectors = self._embed({text for texts in embeds.values() for text in texts})
         results |= {place: Result(vector=[vectors[text] for text in texts]) for place, texts in embeds.items()}
         places = iter(range(len(requests)))

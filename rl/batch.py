@@ -29,7 +29,7 @@ def make_batch(episodes: list[Episode]) -> Batch:
             n = len(sampled)
             episode += [b] * n
             turn += [u] * n
-            reward += [0.0] * (n - 1) + [t.reward]
+            reward += ([0.0] * (n - 1) + [t.reward])[:n]  # none for a turn without a token
             logprob += [e.logprobs_T[i] for i in sampled]
     if not episode:
         raise Refusal("none of the episodes has a sampled token; max_len must leave room behind their prompts")

@@ -66,8 +66,10 @@ def check(cfg: Config) -> None:
     value_of = {name: own[option] for name, own in options.items() if option in own}
     if cfg.data or cfg.rollouts:
         raise ArgumentError(f"curriculum={cfg.curriculum} chooses tasks, and data= or rollouts= brings its own")
-    if option == "max_turns" and cfg.algorithm.source == "demonstrations":
-        raise ArgumentError(f"curriculum=max_turns would cut the expert's episodes, which algo={cfg.algo} imitates")
+    if cfg.algorithm.source == "demonstrations":
+        raise ArgumentError(
+            f"curriculum={cfg.curriculum} goes by success in training, and algo={cfg.algo} plays experts"
+        )
     if not value_of:
         raise ArgumentError(f"curriculum={cfg.curriculum}: env={cfg.env} has no option {option!r}; difficulty is one")
     if all(len(lessons(option, value)) < 2 for value in value_of.values()):

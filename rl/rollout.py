@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from threading import Event
+from typing import Any
 
 from tqdm import tqdm
 
@@ -35,6 +36,7 @@ from rl.ranks.playing import play_on_ranks
 from rl.records import Episode
 from rl.remote.sampler import FailedTurn, RemoteEngine, remote_engine
 from rl.report import progress as live
+from rl.run.files import is_number
 from rl.run.health import sampler_hash
 from rl.tasks import Task, failures_of, make_env, task_digest
 from rl.tools import read_action
@@ -344,13 +346,28 @@ def add_step(
 
 
 def end_turn(episode: Episode, step: envs.Step, cfg: Reward) -> None:
-    """Set the reward of the episode's last turn and, if the step ends the episode, its outcome."""
-    episode.turns[-1].reward = reward.turn_reward(step, episode, cfg)
-    episode.terminated, episode.truncated = step.terminated, step.truncated
-    episode.invalid += not step.info.get("valid", True)
-    if step.terminated or step.truncated:
-        episode.outcome, episode.success = step.info["outcome"], step.info["success"]
-        episode.metrics = step.info.get("metrics", {})
+    """Set the reward of the episode's last turn and, if the step ends the episode, its outcome.
+
+    Raise EnvironmentFailed for a step without one of these, or with a number that a run cannot save.
+    """
+    with failures_of(episode.env):
+        episode.turns[-1].reward = number("reward", reward.turn_reward(step, episode, cfg))
+        episode.terminated, episode.truncated = bool(step.terminated), bool(step.truncated)
+        episode.invalid += not step.info.get("valid", True)
+        if step.terminated or step.truncated:
+            episode.outcome, episode.success = step.info["outcome"], bool(number("success", step.info["success"]))
+            episode.metrics = {name: number(name, value) for name, value in step.info.get("metrics", {}).items()}
+
+
+def number(name: str, value: Any) -> float:
+    """Return a number of an environment as one of Python's own: NumPy's and torch's are no JSON.
+
+    Raise EnvironmentFailed for anything else, and for one that is not from -1e15 to 1e15.
+    """
+    found = value if type(value) in (int, float) or isinstance(value, str) else float(value)
+    if not is_number(found):
+        raise envs.EnvironmentFailed(f"its {name} is {value!r}, not a number from -1e15 to 1e15")
+    return found
 
 
 def difference(before: list[int], after: list[int]) -> tuple[int, list[int]]:

@@ -139,7 +139,7 @@ class Judge:
         found = {place: Reply(text, fault=fault) for place, text in without_room.items()}
         for place, (reply,) in results.items():
             text = asking[place][0][0].messages[0]["content"]
-            found[place] = Reply(text, reply.text, reply.tokens, self.cut if reply.tokens >= most else "")
+            found[place] = Reply(text, reply.text, reply.tokens, self.cut if reply.stop_reason == "length" else "")
         return [found[place] for place in range(len(episodes))]
 
     def ask_server(self, episodes: list[Episode]) -> list[Reply]:

@@ -90,7 +90,7 @@ def load(cfg: Config, tokenizer: Tokenizer, model: CausalLM) -> Teacher | None:
     if checkpoint is None or not (checkpoint / "config.json").is_file():
         raise Refusal(f"{key}={name}: neither an adapter, a run with one, nor a checkpoint on this machine")
     theirs, ours = bases.texts(checkpoint, of=base), bases.texts(base)
-    if theirs["tokenizer"] != ours["tokenizer"]:
+    if theirs["tokenizer"] != ours["tokenizer"] and not bases.same_ids(checkpoint, base):
         raise Refusal(f"{key}={name}: its tokenizer is not that of {cfg.model}, so their tokens cannot be compared")
     if theirs["template"] != ours["template"]:
         print(f"{key}={name} has another chat template than {cfg.model}, whose prompts it reads")

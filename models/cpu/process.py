@@ -11,7 +11,7 @@ from models.cpu import onednn, packed, speed, step
 from models.cpu.packed import Library
 from models.cpu.speed import Part, Step
 from models.decoder import CausalLM
-from models.trial import ROWS
+from models.trial import ONE_THREAD, ROWS
 
 NAMES = {
     "onednn": "oneDNN, from copies of frozen weights",
@@ -71,7 +71,8 @@ def best_library(model: CausalLM | Part, rows: int = ROWS) -> tuple[Library, str
     Libraries that cost up to speed.SAME times the least count as equal, because two runs of one command that choose
     differently differ in their bits. Of those the first is taken: in float32 MKL, where a row's bits do not depend on
     the number of rows, as with Intel's AVX-512; oneDNN where it multiplies all of float32, as with AVX-512, so that its
-    speed hardly depends on the shapes; then plain products, which take no memory.
+    speed hardly depends on the shapes; then plain products, which take no memory. A small model gets the first without
+    a trial: its libraries differ by less than SAME or little more, and a border between them would be crossed by noise.
     """
     part = model if isinstance(model, Part) else speed.part_of(model)
     libraries, half = usable_libraries(), part.head_VD.dtype.itemsize == 2
@@ -80,8 +81,11 @@ def best_library(model: CausalLM | Part, rows: int = ROWS) -> tuple[Library, str
     order: list[Library] = ["onednn", "plain", "mkl"] if onednn.multiplies_float32() else ["plain", "mkl", "onednn"]
     if "mkl" in libraries and not half and packed.independent_rows("mkl"):
         order = ["mkl", *(by for by in order if by != "mkl")]
+    order = [by for by in order if by in libraries]
+    if part.whole < ONE_THREAD:
+        return order[0], "a small model, which no trial of speed is made for"
     steps: dict[Library, Step | None] = {}
-    for by in (by for by in order if by in libraries):
+    for by in order:
         with packed.taken(by):
             steps[by] = next(iter(step.possible_arguments(part.model, part.whole)), None)
     while True:

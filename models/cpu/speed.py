@@ -29,8 +29,8 @@ SEQUENCES, TOKENS, WORK = 4, 256, 2**33  # of a prefill and of an update; tokens
 PREFILLED, TRAINED = 1, 2  # tokens for each sampled one, about as in runs of several turns whose groups share prompts
 DECODES = 2  # of a round, because they are short
 MOST_ROWS = 256  # of a decode step: with more the products are as those of training
-SAME = 1.1  # times the cost, up to which two libraries count as equally fast
-FAR, LEAST = 1.3, 3  # times the cost for which two rounds suffice; rounds that three quarters are taken of, at least
+SAME = 1.2  # times the cost, up to which two libraries count as equally fast
+FAR, LEAST = 1.4, 3  # times the cost for which two rounds suffice; rounds that three quarters are taken of, at least
 LIMIT = 1.5  # seconds of processor time, after which the medians so far decide
 
 

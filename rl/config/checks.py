@@ -132,8 +132,8 @@ def check_training(cfg: Config) -> None:
             raise ArgumentError(
                 f"sampler_floor and sampler_sequence mask advantages, which {cfg.algo}.top_k has none of"
             )
-    elif cfg.sampler_floor or cfg.sampler_sequence:
-        raise ArgumentError("sampler_floor and sampler_sequence bound the weights of sampler=: no effect alone")
+    elif cfg.sampler_floor or cfg.sampler_sequence or cfg.sampler_clip != Config.sampler_clip:
+        raise ArgumentError("sampler_clip, sampler_floor and sampler_sequence are of sampler=: no effect alone")
     if cfg.ahead:
         check_ahead(cfg)
     if cfg.dtype == "float16":

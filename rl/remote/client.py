@@ -50,18 +50,26 @@ class Server:
     embedded: bool = False  # vectors have come
     counts_tokens: bool = True  # false once an answer came without a number of tokens
 
-    def ask(self, path: str, body: dict | None = None, json_reply: bool = True) -> dict:
+    def ask(
+        self,
+        path: str,
+        body: dict | None = None,
+        json_reply: bool = True,
+        cancelled: threading.Event | None = None,
+    ) -> dict:
         """Return the JSON object of an answer. Raise Refused, or ConnectionError if all attempts fail.
 
         json_reply: False where any answer that is no error will do; then {} is returned.
+        cancelled: ends the attempts when it is set; None: the server's own event.
         """
+        cancelled = cancelled or self.cancelled
         headers = {"Content-Type": "application/json"} | bearer(KEY)
         data = None if body is None else json.dumps(body).encode()
         for attempt in range(self.retries + 1):
-            if self.cancelled.wait(min(0.5 * 2 ** (attempt - 1), 60) if attempt else 0):
+            if cancelled.wait(min(0.5 * 2 ** (attempt - 1), 60) if attempt else 0):
                 raise ConnectionError("cancelled")
             try:
-                reply = exchange(self.url + path, data, headers, self.timeout, self.cancelled)
+                reply = exchange(self.url + path, data, headers, self.timeout, cancelled)
                 if reply.ok and not json_reply:
                     return {}
                 if reply.ok and isinstance(table := parse_json(reply.body), dict):

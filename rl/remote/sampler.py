@@ -23,6 +23,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 import envs
 import lora
@@ -66,8 +67,8 @@ def push(server: Server, name: str, model: CausalLM, cfg: Config) -> None:
     """Let the server load the active adapter, and unload this run's earlier ones."""
     known, folder = server.names(), _folder(cfg)
     for served in server.ask("/models")["data"]:
-        longest = served.get("max_model_len") or cfg.max_len
-        if longest < cfg.max_len:
+        longest = served.get("max_model_len") if isinstance(served, dict) else None
+        if type(longest) is int and 0 < longest < cfg.max_len:
             raise Refusal(f"sampler={cfg.sampler} takes {longest} tokens, fewer than max_len={cfg.max_len}")
     if not (folder / name).is_dir():
         with new_folder(folder / name) as files:
@@ -158,14 +159,14 @@ class RemoteEngine:
     def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[SampledTurn]:
         """Sample one turn for every slot that has been fed; yield each as its reply comes."""
         running: dict[Future, int] = {}
-        pool = ThreadPoolExecutor(min(self.max_rows, MOST_REQUESTS))
+        pool, cancelled = ThreadPoolExecutor(min(self.max_rows, MOST_REQUESTS)), self.server.cancelled
         try:
             while True:
                 for i, slot in self.slots.items():
                     if slot.fed:
                         slot.fed, slot.turn = False, slot.turn + 1
                         most = slot.limit or max_new_tokens
-                        running[pool.submit(self._reply, i, most, temperature, stop_ids)] = i
+                        running[pool.submit(self._reply, i, most, temperature, stop_ids, cancelled)] = i
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -174,13 +175,15 @@ class RemoteEngine:
                     slot.ids += row.ids
                     yield row
         finally:
-            self.server.cancelled.set()  # requests under way end soon
+            cancelled.set()  # requests under way end soon
             pool.shutdown(wait=False, cancel_futures=True)
             # A new event, because this one stays set for the threads that still run and the next turn has to ask.
-            self.server.cancelled = type(self.server.cancelled)()
+            self.server.cancelled = type(cancelled)()
 
-    def _reply(self, number: int, most: int, temperature: float, stop_ids: frozenset[int]) -> SampledTurn:
-        """Return the slot's turn; a FailedTurn if the server gives none that can be used."""
+    def _reply(
+        self, number: int, most: int, temperature: float, stop_ids: frozenset[int], cancelled: Event
+    ) -> SampledTurn:
+        """Return the slot's turn; a FailedTurn if the server gives none that can be used, or `cancelled` is set."""
         slot = self.slots[number]
         room, error = self.max_len - len(slot.ids), ""
         if room < 1:
@@ -192,8 +195,11 @@ class RemoteEngine:
         body |= {"return_token_ids": True, "skip_special_tokens": False}
         body |= {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}  # else the checkpoint's own apply
         for _ in range(ATTEMPTS):
+            if cancelled.is_set():
+                break
             try:
-                ids, logprobs, finish = self._checked(self.server.ask("/completions", body), body, stop_ids)
+                answer = self.server.ask("/completions", body, cancelled=cancelled)
+                ids, logprobs, finish = self._checked(answer, body, stop_ids)
             except (Unusable, ConnectionError) as failed:
                 error = str(failed)
                 continue

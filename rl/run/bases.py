@@ -77,7 +77,7 @@ def recorded(adapter: Path, base: Path) -> dict[str, str]:
         except (ValueError, TypeError) as error:
             raise Refusal(f"{adapter / FILE}: damaged ({error})") from None
     found = texts(adapter, of=base)
-    if found["tokenizer"] and same_ids(_spec(adapter), _spec(base)):
+    if found["tokenizer"] and same_ids(adapter, base):
         found["tokenizer"] = ""  # nothing to compare
     try:
         return found | dict(read_json(adapter.parent / "origin.json")["base"])
@@ -157,12 +157,14 @@ def _tokenizer_digest(spec: dict, known: set[str] | None) -> str:
         return _sha256("damaged")
 
 
-def same_ids(spec: dict, base: dict) -> bool:
-    """Return whether two tokenizer.json make the same ids, but for added tokens that the base's lacks: programs that
-    write one anew also write settings that had their default, and which characters the offsets of a token leave out."""
+def same_ids(folder: Path, base: Path) -> bool:
+    """Return whether the tokenizers of two folders make the same ids, but for added tokens that the base's lacks:
+    programs that write a tokenizer.json anew also write settings that had their default, and which characters the
+    offsets of a token leave out."""
     try:
-        known = {token["content"] for token in base.get("added_tokens", [])}
-        return _usual(_parts(spec, known)) == _usual(_parts(base, known))
+        one, other = _spec(folder), _spec(base)
+        known = {token["content"] for token in other.get("added_tokens", [])}
+        return _usual(_parts(one, known)) == _usual(_parts(other, known))
     except (LookupError, TypeError, AttributeError):
         return False
 

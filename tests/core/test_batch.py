@@ -145,6 +145,15 @@ def test_episode_without_a_sampled_token_is_left_out(name):
     assert all(torch.equal(beside[key], g) for key, g in without.items())
 
 
+def test_a_turn_without_a_token_moves_no_reward():
+    episode = Episode("textcraft", 0, 0)
+    for ids, reward in (([1], 1.0), ([], 5.0), ([2, 3], 2.0)):
+        episode.append([9])
+        episode.append_turn(ids, [-1.0] * len(ids), "stop")
+        episode.turns[-1].reward = reward
+    assert make_batch([episode]).reward_N.tolist() == [1.0, 0.0, 2.0]
+
+
 def test_a_batch_needs_a_sampled_token():
     with pytest.raises(ValueError, match="none of the episodes has a sampled token"):
         make_batch([EMPTY])

@@ -1,6 +1,12 @@
 """One failing episode is left out, counted and named; a run ends only if every one fails."""
 
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
 import pytest
+import torch
 from tqdm import tqdm
 
 from envs import EnvironmentFailed
@@ -11,6 +17,7 @@ from rl.config.words import parse
 from rl.data import demonstrations
 from rl.evaluate import describe, evaluate
 from rl.rollout import rollout
+from rl.run.files import plain
 from rl.tasks import make_tasks
 
 ERRORS = {
@@ -61,6 +68,54 @@ def test_whatever_an_environment_raises_leaves_one_episode_out(method, error, ti
     [line] = bar.lines
     assert line.startswith("sat: ") and line.endswith("; the episode is left out") and "\n" not in line
     assert error == "own" or ("sat raised " in line and "test_failing_episodes.py, line" in line)
+
+
+WRONG = {  # what a step has that is not a number, or that JSON has no word for
+    "nan": ({"reward": math.nan}, "its reward is nan, not a number from -1e15 to 1e15"),
+    "inf": ({"reward": math.inf}, "its reward is inf"),
+    "large": ({"reward": 1e30}, "its reward is 1e+30"),
+    "text": ({"reward": "1"}, "raised TypeError"),
+    "nothing": ({"reward": None}, "raised TypeError"),
+    "success": ({"success": "no"}, "its success is 'no'"),
+    "metric": ({"metrics": {"x": math.nan}}, "its x is nan"),
+    "lacks": ({"success": KeyError}, "raised KeyError: 'success'"),
+}
+
+
+def spoiled(step, change: dict):
+    """Return the step with a reward or parts of its info changed; one whose value is KeyError is taken out."""
+    info = {key: value for key, value in (step.info | change).items() if key != "reward" and value is not KeyError}
+    return replace(step, reward=change.get("reward", step.reward), info=info)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_step_with_a_wrong_number_leaves_one_episode_out(case, tiny, monkeypatch):
+    change, said = WRONG[case]
+    original, calls = sat.Env.step, []
+
+    def step(self, action):
+        calls.append(1)
+        return spoiled(original(self, action), change if len(calls) == 1 else {})
+
+    monkeypatch.setattr(sat.Env, "step", step)
+    cfg, bar = parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), Lines()
+    played = rollout(*tiny, make_tasks(cfg, 0, 4, 1, "train", 0), cfg, 1.0, bar)
+    assert sum(episode.infrastructure_failed for episode in played) == 1 and len(bar.lines) == 1
+    assert said in bar.lines[0] and bar.lines[0].endswith("; the episode is left out") and "\n" not in bar.lines[0]
+
+
+def test_numbers_of_numpy_and_torch_are_saved_as_pythons_own(tiny, monkeypatch):
+    original = sat.Env.step
+    change = {
+        "reward": np.float32(0.5),
+        "success": np.bool_(True),
+        "metrics": {"x": np.int64(3), "y": torch.tensor(2.5)},
+    }
+    monkeypatch.setattr(sat.Env, "step", lambda self, action: spoiled(original(self, action), change))
+    cfg = parse(["env=sat", "sat.n=3", "max_new_tokens=2"])
+    [episode] = rollout(*tiny, make_tasks(cfg, 0, 1, 1, "train", 0), cfg, 1.0, Lines())
+    saved = json.loads(json.dumps(episode, default=plain))
+    assert (saved["turns"][-1]["reward"], saved["success"], saved["metrics"]) == (0.5, True, {"x": 3.0, "y": 2.5})
 
 
 def test_a_run_ends_if_every_episode_fails(tiny, monkeypatch):

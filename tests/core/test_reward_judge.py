@@ -161,8 +161,18 @@ def test_a_local_judge_answers_as_its_model_alone(tokenizer, rules, tmp_path):
             engine.feed(engine.open((9, 9)), ids)
             (turn,) = engine.run(8, 0.0, tokenizer.eos_ids)
             assert (reply.text, reply.tokens) == (tokenizer.answer(turn.ids), len(turn.ids))
-            assert bool(reply.fault) == (len(turn.ids) == 8)
+            assert bool(reply.fault) == (turn.stop_reason == "length")
     assert [r.text for r in said["base"]] != [r.text for r in said[judge]]
+
+
+def test_a_reply_that_ends_at_the_limit_of_tokens_is_whole(tokenizer, rules):
+    rules.write_text(COMMAND)
+    model, one = load_model("tiny").eval(), episode(tokenizer, "get 2 oak log")
+    [reply] = judge_of(tokenizer, rules, "base", model, "reward.judge_max_tokens=64").ask_model([one])
+    assert not reply.fault and 1 < reply.tokens < 64
+    for most, cut in ((reply.tokens, False), (reply.tokens - 1, True)):
+        [again] = judge_of(tokenizer, rules, "base", model, f"reward.judge_max_tokens={most}").ask_model([one])
+        assert bool(again.fault) == cut and again.tokens == most
 
 
 def test_text_of_a_transcript_is_quoted_and_makes_no_control_token(tokenizer, rules):

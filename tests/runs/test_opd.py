@@ -167,6 +167,26 @@ def test_the_policy_that_teaches_itself_reads_its_own_adapter_and_no_teacher_tra
     assert not torch.allclose(graded["policy"], graded[""], atol=0.1)
 
 
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_grades_are_at_the_temperature_of_the_run(top_k, adapter, tokenizer):
+    cfg = settings(
+        "env=textcraft", f"opd.teacher={adapter}", f"opd.top_k={top_k}", "opd.privileged=false", "temperature=0.5"
+    )
+    model, alone = load_model("tiny"), load_model("tiny")
+    graded_by = teacher.load(cfg, tokenizer, model)
+    lora.inject(model, r=2)
+    lora.load_adapter(alone, adapter)
+    episode = played(cfg, tokenizer, 3)
+    batch = graded_by.graded(make_batch([episode]), cfg, cfg.micro_tokens)
+    logits_TV = alone(torch.tensor([episode.ids_T]))[0] @ alone.lm_head.weight.T
+    where = torch.tensor(episode.action_mask_T, dtype=torch.bool)
+    logprobs_NV = (logits_TV / 0.5).log_softmax(-1).detach()[where.nonzero()[:, 0] - 1]
+    wanted_N = logprobs_NV.gather(1, torch.tensor(episode.ids_T)[where][:, None])[:, 0]
+    torch.testing.assert_close(batch.teacher_logprobs_N, wanted_N, atol=1e-4, rtol=1e-4)
+    if top_k:
+        torch.testing.assert_close(batch.teacher_choices_N, logprobs_NV.topk(top_k).values, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.all_only
 def test_passes_over_an_epoch_move_towards_the_teacher_also_after_a_resume(adapter, tmp_path):
     """The mean of eight passes over the same episodes is below the first pass."""

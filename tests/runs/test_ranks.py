@@ -33,11 +33,10 @@ from rl.tasks import Task
 
 ROOT = Path(__file__).parents[2]
 COMMON = "epochs=1 eval_episodes=0 max_turns=2 max_new_tokens=12 micro_tokens=256 episodes=8 batch_size=4 out=OUT"
-COMMON += " products=plain"  # two trials may choose two libraries
 LARGER = "epochs=2 eval_episodes=6 max_turns=3 max_new_tokens=16 micro_tokens=512 episodes=16 batch_size=8"
 LARGER += " products=onednn"
 CASES = {
-    "ppo": [f"algo=ppo {COMMON} products=onednn reward.rule=shaped epochs=4 eval_episodes=2"],
+    "ppo": [f"algo=ppo {COMMON} products=plain reward.rule=shaped epochs=4 eval_episodes=2"],
     "grpo": [f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} reward.rule=shaped"],
     "history": [f"algo=grpo history=template max_thinking_tokens=5 grpo.group_size=4 {COMMON} reward.rule=shaped"],
     "reinforce over nf4": [

@@ -12,8 +12,10 @@ from test_ranks import played
 from test_rl_serve import serving
 
 import train
+from envs import textcraft
 from envs.serve import Stream
 from models.random import fold_all
+from rl.config.refusals import Refusal
 from rl.config.words import parse
 from rl.remote import client as openai_client
 from rl.remote import sampler
@@ -288,6 +290,33 @@ def test_sampling_ahead_ends_with_the_run(server, tmp_path, monkeypatch):
     began = time.monotonic()
     wait(sampling, timeout=30)
     assert isinstance(sampling[0].exception(), ValueError) and time.monotonic() - began < 3
+
+
+def test_a_run_that_fails_does_not_ask_again(server, tmp_path, monkeypatch):
+    """A thread whose request was ended would ask once more, and the interpreter would wait for it."""
+    others_wait, released, lock = threading.Event(), threading.Event(), threading.Lock()
+
+    def slow(_number, _body, said):
+        with lock:
+            first = not answered
+            answered.append(1)
+        if not first:
+            others_wait.set()
+            released.wait(20)
+        return said
+
+    def failing(_env, _action):
+        others_wait.wait(20)
+        raise Refusal("the scorer changed")
+
+    answered: list[int] = []
+    monkeypatch.setattr(textcraft.Env, "step", failing)
+    asked = with_fault(server, slow)
+    with pytest.raises(ValueError, match="the scorer changed"):
+        run(tmp_path / "run", server.words, "eval_episodes=0")
+    time.sleep(2)  # an ended request would be sent anew at once, or after half a second
+    released.set()
+    assert len(asked) == len(set(asked)) == 8
 
 
 def test_a_server_that_cannot_serve_the_run_is_said_at_once(tmp_path):
