@@ -19,7 +19,7 @@ import io
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 
 import train
 from models import Tokenizer
-from rl.batch import forward, micro_batches, policy_logprobs, select
+from rl.batch import forward, policy_logprobs, select
 from rl.config import arguments, checks, fields, program
 from rl.config.arguments import ArgumentError, Positive
 from rl.config.fields import Config, Experiment
@@ -41,6 +41,7 @@ from rl.run.files import checkpoints, is_whole
 from rl.run.state import TrainState
 
 AROUND = 6  # tokens of context on each side of a token
+KEPT = 2**28  # numbers of gradients that are kept, 1 GiB
 
 
 @dataclass
@@ -71,8 +72,7 @@ def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Config]:
         while state.epoch < epoch - 1:
             train.learn(state, scored(state, cfg), cfg)
         batch, micro_tokens = scored(state, cfg), state.micro_tokens or cfg.micro_tokens
-        before_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
-        norm_B, share_B = gradient_shares(state, batch, cfg)
+        before_N, norm_B, share_B = gradient_shares(state, batch, cfg)
         stats, _ = train.learn(state, batch, cfg)
         after_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
     return Explained(batch, before_N, after_N, norm_B, share_B, stats, same_weights(state, run)), tokenizer, cfg
@@ -103,28 +103,36 @@ def scored(state: TrainState, cfg: Config) -> Batch:
     return train.score(state, [e for e in episodes if not e.infrastructure_failed], cfg)
 
 
-def gradient_shares(state: TrainState, batch: Batch, cfg: Config) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the norm of each episode's gradient of the policy, and its share of the gradient of all."""
+def gradient_shares(state: TrainState, batch: Batch, cfg: Config) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return (the log-probability of each token before the update, the norm of each episode's gradient of the policy,
+    its share of the gradient of all).
+
+    Episodes go through the model one by one; a second time if their gradients do not fit into KEPT numbers together.
+    """
     algo, policy = fields.algorithm_module(cfg.algo), parameters_of(state.optimizer, policy=True)
     if state.masters:
         raise ArgumentError("runs with lora.r=0 in bfloat16 train copies of the weights, which this does not follow")
 
-    def gradients(pieces: Iterator[Batch]) -> Iterator[list[torch.Tensor]]:
-        for piece in pieces:
-            micro = forward(piece, state.model, cfg.temperature, state.critic, cfg.algorithm.entropy_grad)
-            loss, _ = algo.loss(micro, cfg.algorithm)
-            grads = torch.autograd.grad(loss, policy, allow_unused=True)
-            yield [torch.zeros_like(p) if g is None else g for p, g in zip(policy, grads, strict=True)]
+    def logprobs_and_gradient(b: int) -> tuple[torch.Tensor, torch.Tensor]:
+        micro = forward(select(batch, [b]), state.model, cfg.temperature, state.critic, cfg.algorithm.entropy_grad)
+        loss, _ = algo.loss(micro, cfg.algorithm)
+        grads = torch.autograd.grad(loss, policy, allow_unused=True)
+        flat = [torch.zeros_like(p) if g is None else g for p, g in zip(policy, grads, strict=True)]
+        return micro.logprobs_N.detach().float(), torch.cat([g.float().flatten() for g in flat])
 
-    total = [torch.zeros_like(p, dtype=torch.float32) for p in policy]
-    for grads in gradients(micro_batches(batch, state.micro_tokens or cfg.micro_tokens)):
-        torch._foreach_add_(total, [g.float() for g in grads])
-    norm_B, dot_B = (torch.zeros(len(batch.episodes)) for _ in range(2))
-    for b, grads in enumerate(gradients(select(batch, [b]) for b in range(len(batch.episodes)))):
-        norm_B[b] = sum((g.float() ** 2).sum() for g in grads) ** 0.5
-        dot_B[b] = sum((g.float() * t).sum() for g, t in zip(grads, total, strict=True))
-    square = sum((t**2).sum() for t in total).cpu()
-    return norm_B, dot_B / square if square else dot_B
+    B, P = len(batch.episodes), sum(p.numel() for p in policy)
+    logprobs, kept, norm_B, dot_B = [], {}, torch.zeros(B), torch.zeros(B)
+    total_P = torch.zeros(P, device=policy[0].device)
+    for b in range(B):
+        of_episode, gradient_P = logprobs_and_gradient(b)
+        logprobs.append(of_episode)
+        norm_B[b], total_P = gradient_P.norm(), total_P + gradient_P
+        if B * P <= KEPT:
+            kept[b] = gradient_P
+    for b in range(B):
+        dot_B[b] = (kept[b] if kept else logprobs_and_gradient(b)[1]) @ total_P
+    square = (total_P @ total_P).cpu()
+    return torch.cat(logprobs), norm_B, dot_B / square if square else dot_B
 
 
 def same_weights(state: TrainState, run: Path) -> bool | None:

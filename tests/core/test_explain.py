@@ -11,8 +11,10 @@ from conftest import run_program
 
 import train
 from models import load_tokenizer
-from rl import explain
+from rl import explain, ppo
+from rl.batch import forward, select
 from rl.config.words import parse, resolve
+from rl.optimizer import parameters_of
 
 WORDS = "algo=ppo ppo.epochs=2 epochs=3 episodes=8 batch_size=4 max_turns=2 max_new_tokens=8 reward.rule=shaped"
 WORDS += " temperature=1.5 eval_episodes=0 threads=1 products=plain"
@@ -56,9 +58,37 @@ def test_the_shares_of_the_gradient_add_up_and_are_not_all_alike(found):
     assert (found.norm_B > 0).any() and found.share_B.std() > 0
 
 
-def test_a_change_of_the_loss_is_not_the_run_s_own_update(run, monkeypatch):
-    from rl import ppo
+def test_norms_and_shares_are_those_of_naive_gradients(run, monkeypatch):
+    """An episode's gradient beside that of the whole batch, also where gradients are computed a second time."""
+    shares_of = explain.gradient_shares
 
+    def naive(state, batch, cfg):
+        policy = parameters_of(state.optimizer, policy=True)
+
+        def gradient_P(part):
+            micro = forward(part, state.model, cfg.temperature, state.critic)
+            return torch.cat([g.flatten() for g in torch.autograd.grad(ppo.loss(micro, cfg.algorithm)[0], policy)])
+
+        whole_P, found = gradient_P(batch), shares_of(state, batch, cfg)
+        gradients = [gradient_P(select(batch, [b])) for b in range(len(batch.episodes))]
+        close = {"rtol": 1e-3, "atol": 1e-4}
+        torch.testing.assert_close(found[1], torch.stack([g.norm() for g in gradients]), **close)
+        torch.testing.assert_close(
+            found[2], torch.stack([g @ whole_P / (whole_P @ whole_P) for g in gradients]), **close
+        )
+        monkeypatch.setattr(explain, "KEPT", 0)
+        for kept, again in zip(found, shares_of(state, batch, cfg), strict=True):
+            torch.testing.assert_close(again, kept, **close)
+        checked.append(len(gradients))
+        return found
+
+    checked: list[int] = []
+    monkeypatch.setattr(explain, "gradient_shares", naive)
+    explain.explain(run, 3)
+    assert checked == [8]
+
+
+def test_a_change_of_the_loss_is_not_the_run_s_own_update(run, monkeypatch):
     own = ppo.advantages
     monkeypatch.setattr(ppo, "advantages", lambda batch, cfg: own(batch, cfg.__class__(gamma=0.5)))
     assert explain.explain(run, 3)[0].exact is False
