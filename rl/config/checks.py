@@ -17,6 +17,7 @@ from rl import curriculum, plan
 from rl.config import model_checks, reward_checks
 from rl.config.arguments import ArgumentError, build, word
 from rl.config.fields import LEAST_TEMPERATURE, Config, Lora, Machine, Optim
+from rl.config.refusals import hint
 from rl.tasks import mixture, text_of
 from rl.tools import with_tools
 
@@ -218,6 +219,8 @@ def check_teacher(cfg: Config) -> None:
     if not algo.privileged and algo.teacher in ("", "policy"):
         none = f"{cfg.algo} needs a teacher that knows more than the {algo.teacher or 'base'} itself"
         raise ArgumentError(f"{none}: {cfg.algo}.teacher=FOLDER, or {cfg.algo}.privileged=true")
+    if own and algo.teacher not in ("tiny", "smol") and not Path(algo.teacher).exists():
+        raise ArgumentError(f"{key}: no such folder or file{hint(algo.teacher, ['policy', 'tiny', 'smol'])}")
     if cfg.shard != "ddp":
         raise ArgumentError(f"{key} is held whole by each rank: take shard=ddp, not {cfg.shard}")
     if cfg.plan and own:
