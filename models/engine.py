@@ -47,9 +47,8 @@ class Engine:
 
     def __init__(self, model: CausalLM, max_rows: int = 64, max_len: int = 2048, version=None, graph=None):
         self.model, self.max_rows, self.max_len = model, max_rows, max_len
-        self.keep_hidden = (
-            False  # turns keep the hidden states that predicted their ids; not with steps ahead of the host
-        )
+        # Turns keep the hidden states that predicted their ids; not where steps run ahead of the host.
+        self.keep_hidden = False
         parameters = list(model.parameters())
         self.version: Callable[[], Hashable] = version or (lambda: sum(p._version for p in parameters))
         self._slots: dict[int, Slot] = {}

@@ -103,7 +103,7 @@ def local(name: str | Path) -> Path | None:
     if str(name) == converted.SMOL:
         return converted.smol_folder()
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"model {str(name)!r}: an adapter is there: give its base as the model, adapter={name}")
+        raise FileNotFoundError(f"model {str(name)!r}: an adapter is there, which is no model: give its base")
     if folder.is_dir():
         return folder
     if str(name).lower().endswith(".gguf"):

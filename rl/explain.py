@@ -126,13 +126,14 @@ def gradient_shares(state: TrainState, batch: Batch, cfg: Config) -> tuple[torch
     for b in range(B):
         of_episode, gradient_P = logprobs_and_gradient(b)
         logprobs.append(of_episode)
-        norm_B[b], total_P = gradient_P.norm(), total_P + gradient_P
+        norm_B[b], total_P = (gradient_P**2).sum() ** 0.5, total_P + gradient_P  # `norm` and `@` round worse
         if B * P <= KEPT:
             kept[b] = gradient_P
     for b in range(B):
-        dot_B[b] = (kept[b] if kept else logprobs_and_gradient(b)[1]) @ total_P
-    square = (total_P @ total_P).cpu()
-    return torch.cat(logprobs), norm_B, dot_B / square if square else dot_B
+        dot_B[b] = ((kept[b] if kept else logprobs_and_gradient(b)[1]) * total_P).sum()
+    square = (total_P**2).sum().cpu()
+    before_N = torch.cat(logprobs) if logprobs else torch.zeros(0)  # an epoch whose groups were all left out
+    return before_N, norm_B, dot_B / square if square else dot_B
 
 
 def same_weights(state: TrainState, run: Path) -> bool | None:

@@ -52,8 +52,6 @@ class Config(grpo.Config):
         super().__post_init__()
         if self.gamma > 1:
             raise Refusal(f"gamma must be at most 1, not {self.gamma}")
-        if self.graph and not self.step_coef:
-            raise Refusal("gigpo.graph=true has no effect with step_coef=0")
 
 
 def advantages(batch: Batch, cfg: Config) -> Batch:

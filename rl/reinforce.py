@@ -4,9 +4,9 @@ loss = - sum over sampled tokens of (return of the token's turn - baseline) * lo
 
 Differs from the textbook: the return is that of a *turn*, from it to the end of the episode (`reinforce.to_go=false`
 gives every turn the whole episode's). With `gamma` below 1 the factor gamma^t of a turn's term, for t turns before it,
-is left out. There is no correction for a policy that has moved since it sampled, so only the
-first optimizer step of an epoch is exact; with `episodes` equal to `batch_size` it is the only one. One update per
-episode is `episodes=1 batch_size=1 reinforce.baseline=moving`.
+is left out. There is no correction for a policy that has moved since it sampled, so only the first optimizer step of an
+epoch is exact; with `episodes` equal to `batch_size` it is the only one. One update per episode is `episodes=1
+batch_size=1 reinforce.baseline=moving`.
 
 Baselines, all of the score (the return of an episode's first turn), the same for each of its turns:
 

@@ -356,7 +356,10 @@ def end_turn(episode: Episode, step: envs.Step, cfg: Reward) -> None:
         episode.invalid += not step.info.get("valid", True)
         if step.terminated or step.truncated:
             episode.outcome, episode.success = step.info["outcome"], bool(number("success", step.info["success"]))
-            episode.metrics = {name: number(name, value) for name, value in step.info.get("metrics", {}).items()}
+            metrics = step.info.get("metrics", {})
+            if not all(isinstance(name, str) for name in (episode.outcome, *metrics)):
+                raise envs.EnvironmentFailed(f"its outcome {episode.outcome!r} or a name of its metrics is no text")
+            episode.metrics = {name: number(name, value) for name, value in metrics.items()}
 
 
 def number(name: str, value: Any) -> float:

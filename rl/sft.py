@@ -4,8 +4,8 @@ loss = - sum over the expert's tokens of log pi(token) / number of them in the o
 
 Does not differ from the textbook. The demonstrations are those of the environment's expert, or the rows of a file
 (`data=rows.jsonl`, rl/data.py), all of which each epoch learns. Prompts and observations are not trained on, except
-with `sft.all_tokens=true`. The dropout
-of `lora.dropout` is active here, and only here. Log-probabilities are at temperature 1, whatever `temperature=` says.
+with `sft.all_tokens=true`. The dropout of `lora.dropout` is active here, and only here. Log-probabilities are at
+temperature 1, whatever `temperature=` says.
 """
 
 from dataclasses import dataclass, replace

@@ -212,9 +212,8 @@ def input_in(reply: str, bare: bool = False) -> str | None:
     text = reply
     for tag in THOUGHTS:
         tags = blocks(tag, text)
-        thoughts = [(start.start(), end.end()) for start, end in zip(tags[::2], tags[1::2], strict=True)]
-        for begin, end in reversed(thoughts):  # from the last, so that earlier places stay
-            text = text[:begin] + text[end:]
+        begins, ends = [0, *(end.end() for end in tags[1::2])], [*(start.start() for start in tags[::2]), len(text)]
+        text = "".join(text[begin:end] for begin, end in zip(begins, ends, strict=True))  # what lies between thoughts
     tags = blocks(INPUT, text)
     if tags:
         return clean(text[tags[-2].end() : tags[-1].start()])

@@ -63,17 +63,18 @@ def read_spec(path: Path) -> tuple[dict, list[str]]:
     ids = list(vocab.values()) if isinstance(vocab, dict) else range(len(vocab))
     if not all(type(i) is int and 0 <= i < rows for i in ids):
         raise Refusal(f"model: an id of the vocabulary is not in 0 to {rows - 1}, the model's rows")
-    added = _with_flags(spec.get("added_tokens", []), path.parent / "tokenizer_config.json")
+    added = spec.get("added_tokens", [])
     if len(added) > MOST_ADDED:
         raise Refusal(f"{len(added):,} added tokens, more than {MOST_ADDED:,}")
     if not all(type(token["id"]) is int and token["id"] >= 0 and token["content"] for token in added):
         raise Refusal("an added token has no text or no id")
+    added = with_flags(added, path.parent / "tokenizer_config.json")
     known = [token for token in added if token["id"] < rows]
     lost = [token["content"] for token in added if token["id"] >= rows]
     return {**spec, "added_tokens": known, "padding": None, "truncation": None}, lost
 
 
-def _with_flags(added: list[dict], config: Path) -> list[dict]:
+def with_flags(added: list[dict], config: Path) -> list[dict]:
     """Return the added tokens with the flags that a tokenizer_config.json gives them, as transformers does.
 
     Raise ValueError for a token that only the tokenizer_config.json adds.
@@ -82,8 +83,9 @@ def _with_flags(added: list[dict], config: Path) -> list[dict]:
     if not isinstance(listed, dict) or not all(isinstance(token, dict) for token in listed.values()):
         raise Refusal(f"{config.name}: added_tokens_decoder must be an object of tokens, not {str(listed)[:80]!r}")
     given = {token.get("content"): (i, token) for i, token in listed.items()}
+    known = {token["content"] for token in added}
     for content, (i, _) in given.items():
-        if content not in {token["content"] for token in added}:
+        if content not in known:
             raise Refusal(f"{config.name} adds {content!r} ({i}), which tokenizer.json lacks: save the tokenizer anew")
     flags = [{flag: given.get(token["content"], ("", {}))[1].get(flag) for flag in FLAGS} for token in added]
     return [token | {k: v for k, v in own.items() if v is not None} for token, own in zip(added, flags, strict=True)]

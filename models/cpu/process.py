@@ -72,7 +72,7 @@ def best_library(model: CausalLM | Part, rows: int = ROWS) -> tuple[Library, str
     differently differ in their bits. Of those the first is taken: in float32 MKL, where a row's bits do not depend on
     the number of rows, as with Intel's AVX-512; oneDNN where it multiplies all of float32, as with AVX-512, so that its
     speed hardly depends on the shapes; then plain products, which take no memory. A small model gets the first without
-    a trial: its libraries differ by less than SAME or little more, and a border between them would be crossed by noise.
+    a trial, so that all of its runs choose alike.
     """
     part = model if isinstance(model, Part) else speed.part_of(model)
     libraries, half = usable_libraries(), part.head_VD.dtype.itemsize == 2

@@ -133,8 +133,8 @@ def check_training(cfg: Config) -> None:
             raise ArgumentError(
                 f"sampler_floor and sampler_sequence mask advantages, which {cfg.algo}.top_k has none of"
             )
-    elif cfg.sampler_floor or cfg.sampler_sequence or cfg.sampler_clip != Config.sampler_clip:
-        raise ArgumentError("sampler_clip, sampler_floor and sampler_sequence are of sampler=: no effect alone")
+    elif cfg.sampler_floor or cfg.sampler_sequence:
+        raise ArgumentError("sampler_floor and sampler_sequence bound the weights of sampler=: no effect alone")
     if cfg.ahead:
         check_ahead(cfg)
     if cfg.dtype == "float16":
@@ -243,8 +243,10 @@ def check_effects(given: dict[str, str], cfg: Config) -> None:
     algo = cfg.algorithm
     if "lora.dropout" in given and cfg.lora.dropout and algo.source == "rollouts":
         raise ArgumentError(f"lora.dropout= has no effect with algo={cfg.algo}: without it sampling equals training")
+    if "sampler_clip" in given and not cfg.sampler:
+        raise ArgumentError("sampler_clip= bounds the weights of sampler=: no effect alone")
     for key in ("eval_episodes", "eval_split"):
-        if key in given and cfg.data and cfg.eval_episodes:
+        if given.get(key, "0") != "0" and cfg.data:
             plays = f"python eval.py adapter=RUN env={cfg.env} plays tasks"
             raise ArgumentError(f"{key}= has no effect with data=, whose rows held out are evaluated; {plays}")
     parts = {
@@ -253,6 +255,8 @@ def check_effects(given: dict[str, str], cfg: Config) -> None:
         "kl_estimator": (algo.reference, "kl_coef above 0"),
         "kl_horizon": (getattr(algo, "kl_target", None), "kl_target"),
         "decay": (getattr(algo, "baseline", "") == "moving", "baseline=moving"),
+        "graph": (getattr(algo, "step_coef", 0), "step_coef above 0"),
+        "anchor": (getattr(algo, "step_coef", 0), "step_coef above 0"),
     }
     for key, (used, needed) in parts.items():
         if f"{cfg.algo}.{key}" in given and not used:

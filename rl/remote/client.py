@@ -45,7 +45,7 @@ class Server:
     thinking: bool = True  # false asks the chat template for answers without thoughts
     timeout: float = 600.0  # most seconds of one answer, from the connection to the last byte
     retries: int = 6  # after a failed attempt; the waits double from half a second
-    cancelled: threading.Event = field(default_factory=threading.Event)  # set when the evaluation was interrupted
+    cancelled: threading.Event = field(default_factory=threading.Event)  # set to end requests under way
     answered: bool = False  # an answer has come: what it refuses then is one request, not all
     embedded: bool = False  # vectors have come
     counts_tokens: bool = True  # false once an answer came without a number of tokens

@@ -175,17 +175,19 @@ class RemoteEngine:
                     slot.ids += row.ids
                     yield row
         finally:
+            stopped = cancelled.is_set()  # from outside: later turns must not ask either
             cancelled.set()  # requests under way end soon
             pool.shutdown(wait=False, cancel_futures=True)
             # A new event, because this one stays set for the threads that still run and the next turn has to ask.
-            self.server.cancelled = type(cancelled)()
+            if not stopped:
+                self.server.cancelled = type(cancelled)()
 
     def _reply(
         self, number: int, most: int, temperature: float, stop_ids: frozenset[int], cancelled: Event
     ) -> SampledTurn:
         """Return the slot's turn; a FailedTurn if the server gives none that can be used, or `cancelled` is set."""
         slot = self.slots[number]
-        room, error = self.max_len - len(slot.ids), ""
+        room, error = self.max_len - len(slot.ids), "cancelled"
         if room < 1:
             return SampledTurn(number, [], [], "context")
         # The seed is of the episode and the turn, so that the order in which requests are served changes no draw.
@@ -195,8 +197,6 @@ class RemoteEngine:
         body |= {"return_token_ids": True, "skip_special_tokens": False}
         body |= {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}  # else the checkpoint's own apply
         for _ in range(ATTEMPTS):
-            if cancelled.is_set():
-                break
             try:
                 answer = self.server.ask("/completions", body, cancelled=cancelled)
                 ids, logprobs, finish = self._checked(answer, body, stop_ids)

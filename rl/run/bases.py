@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 import lora
 from models.chat.templates import default_template, read_template
-from models.chat.tokenizer_file import MOST_BYTES, MOST_PARTS
+from models.chat.tokenizer_file import MOST_BYTES, MOST_PARTS, with_flags
 from models.config import read_config
 from models.json_file import parse_json, read_bytes
 from models.weights import local, weight_files
@@ -77,13 +77,17 @@ def recorded(adapter: Path, base: Path) -> dict[str, str]:
         except (ValueError, TypeError) as error:
             raise Refusal(f"{adapter / FILE}: damaged ({error})") from None
     found = texts(adapter, of=base)
-    if found["tokenizer"] and same_ids(adapter, base):
+    if found["tokenizer"] not in ("", texts(base)["tokenizer"]) and same_ids(adapter, base):
         found["tokenizer"] = ""  # nothing to compare
     try:
         return found | dict(read_json(adapter.parent / "origin.json")["base"])
     except (OSError, ValueError, LookupError, TypeError):
         named = lora.read_adapter_config(adapter).get("base_model_name_or_path")
-        if named and (own := local(named)):
+        try:
+            own = local(named) if named else None
+        except (OSError, ValueError):  # a base that is not on this machine
+            own = None
+        if own:
             found |= {"weights": weights_digest(own), "config": config_digest(own)}
     return found
 
@@ -106,6 +110,8 @@ def config_digest(base: Path) -> str:
     config = read_config(base)
     usual = {field.name: field.default for field in fields(config)}  # left out: the first families had no such setting
     settings = {key: value for key, value in asdict(config).items() if key not in ANYWHERE and value != usual[key]}
+    # As Ministral's was written before it was told apart from Mistral; the windows say what differs.
+    settings["model_type"] = "mistral" if config.model_type == "ministral" else config.model_type
     settings["qk_norm"] = {"": False, "heads": True}.get(config.qk_norm, config.qk_norm)  # as it was written then
     return _sha256(json.dumps(settings, sort_keys=True))
 
@@ -135,13 +141,19 @@ def _digest(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 
 def _spec(folder: Path) -> dict:
-    """Return the object in a folder's tokenizer.json; {} for none that could be used."""
+    """Return the object in a folder's tokenizer.json, with the flags of added tokens that its tokenizer_config.json
+    gives; {} for none that could be used."""
     path = folder / "tokenizer.json"
     try:
         spec = parse_json(read_bytes(path, MOST_BYTES), MOST_PARTS) if path.is_file() else {}
     except ValueError:
         spec = {}
-    return spec if isinstance(spec, dict) else {}
+    if not spec or not isinstance(spec, dict):
+        return {}
+    try:
+        return spec | {"added_tokens": with_flags(spec.get("added_tokens", []), folder / "tokenizer_config.json")}
+    except (ValueError, LookupError, TypeError):  # none that could be used
+        return spec
 
 
 def _tokenizer_digest(spec: dict, known: set[str] | None) -> str:

@@ -68,7 +68,8 @@ def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     settings = read_object(folder / "tokenizer_config.json")
     if tokenizer.prepends and str(settings.get("tokenizer_class")).startswith("Llama"):
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+        (folder / "tokenizer_config.json").unlink()  # it has the mode of the base's, which may be read-only
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def base_name(model: str) -> str:

@@ -298,6 +298,7 @@ MATTER = [
     *changes({}, {"sliding_window": 8}, "mistral"),
     *changes({"sliding_window": 8}, {"sliding_window": 9}, "mistral"),
     *changes({"sliding_window": 8}, {"sliding_window": None}, "mistral"),
+    *changes({"sliding_window": 8}, {"sliding_window": 9}, "ministral"),  # all of its layers slide by default
     *changes({"sliding_window": 8}, {"sliding_window": 8, "layer_types": [FULL, SLIDING]}, "mistral"),
     *changes({}, {"no_rope_layers": [1, 0]}, "smollm3"),
     *changes({"no_rope_layers": [1, 0]}, {"no_rope_layers": [0, 1]}, "smollm3"),

@@ -78,6 +78,8 @@ WRONG = {  # what a step has that is not a number, or that JSON has no word for
     "nothing": ({"reward": None}, "raised TypeError"),
     "success": ({"success": "no"}, "its success is 'no'"),
     "metric": ({"metrics": {"x": math.nan}}, "its x is nan"),
+    "outcome": ({"outcome": None}, "its outcome None or a name of its metrics is no text"),
+    "name": ({"metrics": {(1, 2): 1.0}}, "or a name of its metrics is no text"),
     "lacks": ({"success": KeyError}, "raised KeyError: 'success'"),
 }
 

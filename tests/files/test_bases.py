@@ -170,6 +170,18 @@ def test_a_hub_id_that_begins_another_names_another_base(named, said, base, adap
     assert (f"names the base {named}; whether" in capsys.readouterr().out) == said
 
 
+def test_flags_of_added_tokens_make_another_tokenizer(base, adapter, tmp_path):
+    other = shutil.copytree(base, tmp_path / "other")
+    [end] = [
+        t for t in json.loads((base / "tokenizer.json").read_text())["added_tokens"] if t["content"] == "<|im_end|>"
+    ]
+    config = json.loads((base / "tokenizer_config.json").read_text())
+    config["added_tokens_decoder"] = {str(end["id"]): {"content": "<|im_end|>", "rstrip": True}}
+    (other / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="another tokenizer"):
+        bases.check(adapter, other, "none")
+
+
 def test_another_quantisation_is_said(base, adapter, capsys):
     bases.check(adapter, base, "nf4")
     assert "was trained over quant=none, and is used over quant=nf4" in capsys.readouterr().out

@@ -100,7 +100,7 @@ def test_one_deadline_holds_for_the_whole_exchange(name):
 
 
 @pytest.mark.parametrize("name", DRIPS)
-def test_exchange_ends_soon_after_left_is_set(name):
+def test_exchange_ends_soon_after_cancelled_is_set(name):
     cancelled = threading.Event()
     threading.Timer(0.1, cancelled.set).start()
     start = time.monotonic()

@@ -163,7 +163,7 @@ REFUSED = {
     "adapters=sat,sat": "two runs would write into",
     "adapters=sat,textcrafts": "neither an environment nor a recipe; did you mean textcraft?",
     "adapters=sat,": "'' is neither",
-    "adapters=sums,no/sat.toml": "no/sat.toml",  # a recipe, though an environment is named so
+    "adapters=sums,no/sat.toml": "recipe=no/sat.toml",  # a recipe, though an environment is named so
     "adapters=sat out=x/{env}": "out=x/{env}: with adapters= only {timestamp} is filled in",
     "adapters=sat env=qa": "env=qa has no effect beside adapters=",
     "adapters=sat ranks=2": "one process",
