@@ -23,7 +23,7 @@ def read_text(path: str | Path) -> str:
     if len(data) > MOST_BYTES:
         raise Refusal(f"data: {path} has more than {MOST_BYTES:,} bytes")
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Refusal(f"data: {path} is not UTF-8: {error}") from None
 

@@ -1,6 +1,7 @@
 """Rows of a Parquet file, the form of data sets on Hugging Face; needs the package pyarrow, or a conversion."""
 
 from pathlib import Path
+from typing import Any
 
 from envs.refusal import Refusal
 
@@ -21,6 +22,13 @@ def read(path: str | Path) -> list[dict]:
             size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
             if size > MOST_BYTES:
                 raise Refusal(f"data: {path} has more than {MOST_BYTES:,} bytes")
-            return file.read().to_pylist()
+            return [{name: _without_padding(value) for name, value in row.items()} for row in file.read().to_pylist()]
     except (ArrowException, OSError) as error:
         raise Refusal(f"data: {path} is not Parquet: {' '.join(str(error).split())}") from None
+
+
+def _without_padding(value: Any) -> Any:
+    """Return a value without the None that Parquet gives an object for each key that another row's has."""
+    if isinstance(value, dict):
+        return {name: _without_padding(part) for name, part in value.items() if part is not None}
+    return [_without_padding(part) for part in value] if isinstance(value, list) else value

@@ -30,6 +30,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from math import isfinite
 
 from envs import common, rows, scorer
 from envs.answers import answer_number, final_number, plain_text
@@ -40,6 +41,7 @@ from envs.refusal import Refusal
 
 RULES = {"text": (plain_text, plain_text), "number": (final_number, answer_number)}  # of match=: what must be equal,
 # read from a reply and from the answer
+NO_ANSWER = "NaN or an infinity as its answer"
 NO_NUMBER = r"no number in its answer, or several without #### or \boxed{} (match=text compares texts)"
 NEEDED = 'env=qa asks the questions of your own file: qa.data=rows.jsonl, rows as {"question": "2+2?", "answer": "4"}'
 
@@ -151,16 +153,22 @@ def messages_of(row: dict, column: str) -> list[dict]:
 
 
 def answer_of(row: dict, column: str) -> str:
-    """Return a row's answer as a text. Raise ValueError if it has none that is a text or a number."""
+    """Return a row's answer as a text. Raise ValueError if it has none that is a text or a number, LeftOut for NaN and
+    infinities."""
     answer = row.get(column)
     if answer is None:
         raise missing(row, "answer_column", column)
+    if isinstance(answer, float) and not isfinite(answer):  # as pandas writes an answer that is missing
+        raise rows.LeftOut(NO_ANSWER)
     if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
         raise Refusal(f"its answer must be a text or a number, not {str(answer)[:80]!r}")
-    return str(answer)
+    # A column of whole numbers, of which one was missing, comes from pandas as 42.0; nobody replies so.
+    return str(int(answer)) if isinstance(answer, float) and answer.is_integer() else str(answer)
 
 
 def missing(row: dict, option: str, column: str) -> ValueError:
     """Return the error for a row without a column; it names the columns that there are."""
+    if column in row:
+        return ValueError(f"its {column!r} is null: leave the row out")
     known = [repr(name)[1:-1][:80] for name in list(row)[:20]]
     return ValueError(f"it has no {column!r}; {option}= names the column; {common.nearest(column, known)}")

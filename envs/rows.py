@@ -131,7 +131,7 @@ def _is_array(path: str) -> bool:
     if path.endswith(parquet.ENDING):
         return True
     with open(path, "rb") as file:
-        return bool(re.match(rb"\s*\[\s*{", file.read(100)))
+        return bool(re.match(rb"(\xef\xbb\xbf)?\s*\[\s*[{\]]", file.read(100)))
 
 
 @lru_cache(maxsize=4)
@@ -156,7 +156,12 @@ def _lines(path: str) -> Iterator[tuple[int, str, dict]]:
         place = 0
         for count, line in enumerate(read_lines(file), 1):
             if line.strip():
-                row = unpack(text := line.decode("utf-8-sig", "replace"))
+                try:
+                    row = unpack(text := line.decode("utf-8-sig"))
+                except UnicodeDecodeError as error:
+                    raise Refusal(f"data: line {count} of {path} is not UTF-8: {error}") from None
+                except ValueError as error:
+                    raise Refusal(f"data: line {count} of {path}: {error}") from None
                 if not isinstance(row, dict):
                     raise Refusal(f"data: line {count} of {path} must be one object, as JSON or as a Python literal")
                 try:

@@ -12,6 +12,7 @@ Only low-rank adapters train (LoRA, Hu et al. 2021); the model's own weights sta
 """
 
 import random
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -197,5 +198,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        sys.exit(__doc__)
     with suppress(KeyboardInterrupt):
         main()

@@ -103,7 +103,8 @@ def main(words: list[str]) -> None:
                 continue
             print(shlex.join(["python", *command]), flush=True)
             if status := call(command):
-                print(f"{NAME}: stage {stage} ended with status {status}; the same words go on", file=sys.stderr)
+                again = "" if status == 2 else "; the same words go on"  # 2: these words are refused
+                print(f"{NAME}: stage {stage} ended with status {status}{again}", file=sys.stderr)
                 raise SystemExit(status if status > 0 else 128 - status)
             if stage != "evaluation":
                 done.write_text(line)

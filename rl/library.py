@@ -11,6 +11,7 @@
 Settings are those of the command line. A wrong one raises ValueError with the line that the program would print.
 """
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ import torch
 
 import lora
 import train as program
+from envs import prompt_file, scorer
 from models import CausalLM, Tokenizer
 from models.engine import Engine
 from models.logprob import token_logprobs
 from rl.config import arguments, words
 from rl.config.arguments import ArgumentError
+from rl.config.fields import LEAST_TEMPERATURE
 from rl.config.program import check_keys
 from rl.config.refusals import Refusal
 from rl.judge.adapter_settings import with_base
@@ -52,12 +55,15 @@ class Policy:
 
         temperature: 0 takes the most likely tokens. seed: equal calls return equal texts, and the first of n replies is
         the same for every n. A reply ends at a stop token, at max_new_tokens or at max_len.
-        Raise ValueError for a prompt without room for a reply, n or max_new_tokens below 1, temperature below 0.
+        Raise ValueError for a prompt without room for a reply, n or max_new_tokens below 1, a seed that is not from 0
+        to 2**31 - 1, a temperature that is below 0, infinite, or too small to divide by.
         """
         ids, rows = self._prompt_ids(prompt), 1 if n is None else n
-        for name, value in (("n", rows), ("max_new_tokens", max_new_tokens)):
-            if value < 1:
-                raise Refusal(f"{name}={value} must be at least 1")
+        for name, value, least in (("n", rows, 1), ("max_new_tokens", max_new_tokens, 1), ("seed", seed, 0)):
+            if type(value) is not int or not least <= value < 2**31:
+                raise Refusal(f"{name}={value} must be at least {least}, a whole number below 2**31")
+        if not (temperature == 0 or LEAST_TEMPERATURE <= temperature < math.inf):
+            raise Refusal(f"temperature={temperature} must be 0, or a finite number from {LEAST_TEMPERATURE:g} on")
         max_len = min(self.max_len, len(ids) + max_new_tokens)
         # Steps are not enqueued ahead: for one call a CUDA graph would take longer than it saves.
         engine = Engine(self.model, rows, max_len, lora.adapter_version(self.model), graph=False)
@@ -154,6 +160,8 @@ def train(**settings: Any) -> Trained:
     flat = arguments.flatten(settings)
     if flat.get("plan"):
         raise ArgumentError("plan= prints what a run needs and ends the program: python train.py plan=true")
+    for read in (scorer.load, prompt_file.text_of):  # a run keeps what it has read; the next one reads anew
+        read.cache_clear()
     cfg = words.checked(as_words({"ranks": 1, **flat}), "train.py")
     if cfg.ranks != 1:
         raise ArgumentError(f"ranks={cfg.ranks}: train() is one process; python train.py starts several")

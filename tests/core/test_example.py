@@ -65,4 +65,4 @@ def test_example_imports_nothing_of_rl():
     """Models, adapters and environments suffice; its settings are literals in its head."""
     source = Path(grpo.__file__).read_text()
     imported = set(re.findall(r"^ *(?:from|import) (\w+)", source, re.M))
-    assert imported == {"contextlib", "dataclasses", "envs", "lora", "models", "random", "time", "torch"}
+    assert imported == {"contextlib", "dataclasses", "envs", "lora", "models", "random", "sys", "time", "torch"}

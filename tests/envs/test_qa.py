@@ -19,7 +19,7 @@ from test_envs import HOSTILE
 import envs
 import lora
 import train
-from envs import qa, rows
+from envs import qa, rows, scorer
 from envs.answers import final_number
 from envs.common import SPLITS, split_of
 from models import load_model
@@ -295,6 +295,34 @@ def test_a_mistake_is_refused_in_a_line_with_its_place(lines, options, said, tmp
     with pytest.raises(ValueError) as error:
         envs.make("qa", data=path, **options)
     assert said.format(path=path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_line_in_another_encoding_is_refused_with_its_place(tmp_path):
+    (tmp_path / "rows.jsonl").write_bytes(
+        b'{"question": "1?", "answer": "1"}\n' + '{"question": "Où?", "answer": "é"}'.encode("latin-1")
+    )
+    with pytest.raises(ValueError, match=r"data: line 2 of .*rows.jsonl is not UTF-8"):
+        envs.make("qa", data=str(tmp_path / "rows.jsonl"))
+
+
+def test_an_array_behind_a_byte_order_mark_is_read(tmp_path):
+    (tmp_path / "rows.json").write_text("\ufeff" + json.dumps([{"question": f"{n}?", "answer": n} for n in range(40)]))
+    env = envs.make("qa", data=str(tmp_path / "rows.json"))
+    assert env.reset(0)[-1]["content"].endswith("?")
+
+
+@pytest.mark.parametrize(("answer", "reply"), [(42.0, "42"), (-3.0, "-3"), (2.5, "2.5"), (7, "7")])
+def test_a_whole_number_is_answered_without_a_fraction(answer, reply, tmp_path):
+    env = made(tmp_path, [{"question": f"{n}?", "answer": answer} for n in range(40)])
+    assert score(env, reply) == 1 and qa.answer_of({"answer": answer}, "answer") == reply
+
+
+def test_a_scorer_that_is_written_again_at_once_is_read_anew(tmp_path):
+    """Python's own cache of compiled files goes by size and whole seconds."""
+    for value in ("0.25", "0.75"):
+        (tmp_path / "own.py").write_text(f"def score(reply, row):\n    return {value}\n")
+        scorer.load.cache_clear()
+        assert scorer.load(f"{tmp_path}/own.py:score")("", {}) == float(value)
 
 
 def test_equal_questions_are_reported_and_the_first_counts(tmp_path, capsys):

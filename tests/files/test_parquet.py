@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import reference, run_program
@@ -71,3 +72,19 @@ def test_damaged_files_are_one_line(content, tmp_path):
     with pytest.raises(ValueError, match=r"data: .*x\.parquet is not Parquet: ") as caught:
         parquet.read(tmp_path / "x.parquet")
     assert "\n" not in str(caught.value)
+
+
+def test_calls_have_the_arguments_that_were_written(tmp_path):
+    """Parquet gives each object the keys of all rows' objects, with None."""
+    rows = []
+    for name, arguments in (("weather", {"city": "Paris"}), ("add", {"a": 1, "b": 2})):
+        properties = {key: {"type": "string"} for key in arguments}
+        tool = {"name": name, "description": "x", "parameters": {"type": "object", "properties": properties}}
+        call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+        said = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        rows.append({"messages": said, "tools": [{"type": "function", "function": tool}]})
+    first, second = (data.read_rows(Path(path), "question", "answer") for path in both(tmp_path, rows))
+    assert first == second and [m["tool_calls"][0]["arguments"] for _, m in first] == [
+        {"city": "Paris"},
+        {"a": 1, "b": 2},
+    ]

@@ -156,7 +156,12 @@ def test_what_a_policy_does_not_understand_is_refused_by_name(policy):
     refused = {
         r"n=0 must be at least 1": lambda: policy.generate("a", n=0),
         r"max_new_tokens=0 must": lambda: policy.generate("a", max_new_tokens=0),
-        r"temperature must not be negative": lambda: policy.generate("a", temperature=-1),
+        r"n=True must be": lambda: policy.generate("a", n=True),
+        r"max_new_tokens=2.5 must be": lambda: policy.generate("a", max_new_tokens=2.5),
+        r"seed=1180591620717411303424 must be": lambda: policy.generate("a", seed=2**70),
+        r"temperature=-1 must be 0, or": lambda: policy.generate("a", temperature=-1),
+        r"temperature=1e-40 must be 0, or": lambda: policy.generate("a", temperature=1e-40),
+        r"temperature=nan must be 0, or": lambda: policy.generate("a", temperature=float("nan")),
         r"prompt must be a text or a list of messages, not '\[\]'": lambda: policy.generate([]),
         r"role 'human' is not one of": lambda: policy.generate([{"role": "human", "content": "a"}]),
         r"leaves no room for a reply": lambda: policy.generate("oak " * policy.max_len),
@@ -169,6 +174,23 @@ def test_what_a_policy_does_not_understand_is_refused_by_name(policy):
             call()
     with pytest.raises(FileNotFoundError, match="nowhere"):
         rl.load("tiny", adapter="nowhere")
+
+
+def test_a_second_run_reads_its_files_anew(tmp_path, monkeypatch):
+    """A prompt and a scorer that were edited meanwhile, as in a notebook."""
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text("\n".join(json.dumps({"question": f"{n}?", "answer": n}) for n in range(40)))
+    qa = {"data": "rows.jsonl", "match": "own.py:score"}
+    own = {**SMALL, "env": "qa", "qa": qa, "system_prompt": "p.txt", "max_new_tokens": 2}
+    own = {key: value for key, value in own.items() if not key.startswith("textcraft")}
+    for value in ("0.25", "0.75"):
+        Path("own.py").write_text(f"def score(reply, row):\n    return {value}\n")
+        Path("p.txt").write_text(f"Be {value}.")
+        run = rl.train(**own, out=value)
+        [trained] = [record for record in run.metrics if "reward_mean" in record]
+        assert trained["reward_mean"] == float(value)
+        first = json.loads(Path(value, "episodes.jsonl").read_text().splitlines()[0])
+        assert f"Be {value}." in load_tokenizer("tiny").show(first["ids_T"])
 
 
 def test_importing_rl_loads_no_torch():
