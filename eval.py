@@ -48,6 +48,8 @@ from rl.tools import check_tools, with_tools
 
 @dataclass(frozen=True)
 class Keys:
+    """The evaluation itself."""
+
     adapter: str = "base"  # adapters' folders by comma, compared on the same tasks; base: without an adapter
     split: Literal["test", "val", "train"] = "test"  # tasks to play
     n: NotNegative[int] = 200  # number of tasks, of a file's each at most once; 0: all of a file's, in order

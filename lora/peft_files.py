@@ -22,17 +22,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import nn
 
+from lora import fused_experts
+from lora.fused_experts import PREFIX
 from lora.layer import Adapter, LoRALinear, inject, lora_layers
 from lora.refusal import Refusal
 from lora.targets import Patterns, as_int, common_size, matching, part_starts, sizes_by_pattern
 
-PREFIX = "base_model.model."
 MOST_RANK = 4096  # of an adapter
 HUB_ID = r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+"
 MOST_BYTES = 2**20  # of adapter_config.json
 READ = {  # options that are read
     *("peft_type", "base_model_name_or_path", "revision", "r", "lora_alpha", "lora_dropout", "use_rslora"),
     *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern"),
+    "target_parameters",
 }
 # Bookkeeping, and options with an effect only in training or through an option that is refused.
 HARMLESS = {
@@ -98,11 +100,15 @@ def load_adapter(model: nn.Module, folder: Path | str, name: str = "default", tr
     config = read_adapter_config(folder)
     ranks, alphas = config.get("rank_pattern") or {}, config.get("alpha_pattern") or {}
     with _naming(folder):
-        named = _named_linears(config, model)
+        fused = _fused_linears(config, model)
+        named = _named_linears(config, model) | fused
         sizes = sizes_by_pattern(sorted(named), config["r"], config["lora_alpha"], ranks, alphas)
     layers = [(_base(model, path), r) for path, (r, _) in sizes.items()]
     tensors = _read_tensors(folder, sum(r * (base.in_features + base.out_features) for base, r in layers))
     with _naming(folder):
+        if fused:
+            bases = {path: _base(model, path) for path in sorted(fused)}
+            tensors = fused_experts.split(tensors, bases, config["r"])
         paths = _stored_linears(tensors, model)
         if named - paths:
             raise Refusal(f"target_modules names {min(named - paths)}, which the file lacks")
@@ -193,12 +199,14 @@ def _check(config: dict) -> None:
         name = config.get(key) or ""
         if not isinstance(name, str) or not name.isprintable() or len(name) > 1000:
             raise Refusal(f"{key} must be a name, not {name!r}")
-    for key in ("target_modules", "exclude_modules", "layers_pattern"):
+    for key in ("target_modules", "target_parameters", "exclude_modules", "layers_pattern"):
         if not all(isinstance(name, str) for name in _listed(config.get(key))):
             raise Refusal(f"{key} must be names, not {config[key]!r}")
     indices = _listed(config.get("layers_to_transform"))
     if not all(isinstance(index, int) for index in indices):
         raise Refusal(f"layers_to_transform must be numbers of layers, not {config['layers_to_transform']!r}")
+    if config.get("target_parameters") and (dropout or config.get("rank_pattern") or config.get("alpha_pattern")):
+        raise Refusal("target_parameters is not supported beside lora_dropout, rank_pattern or alpha_pattern")
     if indices and isinstance(config.get("target_modules"), str):
         raise Refusal("layers_to_transform goes with a list of target_modules, not with a regular expression")
 
@@ -228,8 +236,8 @@ def targeted(paths: list[str], config: dict) -> set[str]:
     targets, excluded, indices = (
         config.get(key) for key in ("target_modules", "exclude_modules", "layers_to_transform")
     )
-    if targets is None:
-        targets = ["q_proj", "v_proj"]  # PEFT's default for most of these families; it has none for the others
+    if targets is None:  # PEFT's default for most of these families; it has none for the others
+        targets = [] if config.get("target_parameters") else ["q_proj", "v_proj"]
     selected = set(matching(paths, targets)) - set(matching(paths, excluded) if excluded else ())
     if indices in (None, []):
         return selected
@@ -278,6 +286,12 @@ def _named_linears(config: dict, model: nn.Module) -> set[str]:
         where = others[0] or "the whole model"
         raise Refusal(f"an adapter on {where} is not supported, only on inner linear layers")
     return named
+
+
+def _fused_linears(config: dict, model: nn.Module) -> set[str]:
+    """Return the layers of the model's experts whose fused tensors the config names."""
+    linears = [path for path, module in model.named_modules() if isinstance(module, nn.Linear | LoRALinear)]
+    return fused_experts.named_layers(_listed(config.get("target_parameters")), linears)
 
 
 def _stored_linears(tensors: dict[str, torch.Tensor], model: nn.Module) -> set[str]:

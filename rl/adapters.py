@@ -41,7 +41,7 @@ SAME = ("model", "dtype", "quant", "device", "exact", "threads", "products")  # 
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of train.py that are not a run's."""
+    """Several runs in one process."""
 
     adapters: str = ""  # environments or recipes by comma: one process trains an adapter for each, in out=/NAME
 

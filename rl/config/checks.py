@@ -216,6 +216,8 @@ def check_teacher(cfg: Config) -> None:
     """Raise ArgumentError for a teacher that a run cannot hold, or whose solutions it cannot know."""
     algo, key = cfg.algorithm, f"{cfg.algo}.teacher={cfg.algorithm.teacher}"
     own = algo.teacher not in ("", "policy") and not is_adapter(Path(algo.teacher))
+    if own and cfg.lora.r and model_checks.same_model(algo.teacher, cfg.model):
+        raise ArgumentError(f"{key} is the model that trains: leave it out, and the base teaches without a second copy")
     if not algo.privileged and algo.teacher in ("", "policy"):
         none = f"{cfg.algo} needs a teacher that knows more than the {algo.teacher or 'base'} itself"
         raise ArgumentError(f"{none}: {cfg.algo}.teacher=FOLDER, or {cfg.algo}.privileged=true")

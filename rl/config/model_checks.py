@@ -9,7 +9,7 @@ from torch import nn
 from lora.layer import select_layers
 from models.config import ModelConfig, read_config
 from models.decoder import CausalLM
-from models.weights import download_config, local
+from models.weights import TINY, download_config, local
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config
 from rl.config.refusals import Refusal, hint
@@ -101,6 +101,12 @@ def config_of(model: str) -> ModelConfig | None:
         return read_config(config_folder(model))
     except (OSError, ValueError):
         return None
+
+
+def same_model(one: str, other: str) -> bool:
+    """Return whether two names mean one model."""
+    folders = [(TINY if name == "tiny" else Path(name)).resolve() for name in (one, other)]
+    return one == other or folders[0] == folders[1]
 
 
 def config_folder(model: str) -> Path:

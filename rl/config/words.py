@@ -229,7 +229,11 @@ def help_text(words: list[str], program: str, also: type | None = None) -> str:
     more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
     resolve(given, also)  # a wrong word is refused here too
     layers, short = layers_of(given), [] if given.get("resume") else recipe_layers(given)
-    settings = {**merged([*short, *layers]), **given}  # `short` has max_turns= too, which becomes the environments'
+    settings = {
+        **merged([*short, *layers]),
+        **given,
+        **more,
+    }  # `short` has max_turns= too, which becomes the environments'
     sources = {key: source for source, keys in layers for key in keys}
 
     def lines(cls: type, group: str = "", wanted: Collection[str] | None = None) -> list[str]:
@@ -237,7 +241,8 @@ def help_text(words: list[str], program: str, also: type | None = None) -> str:
 
     own = [help.key_lines(also, values=arguments.build(also, more))] if also else []
     if topics and topics != ["all"]:
-        blocks = [block for topic in topics for block in _topic(topic, lines, sources)]
+        themes = [*([also] if also else []), *THEMES]
+        blocks = [block for topic in topics for block in _topic(topic, themes, lines, sources)]
         return help.page(program, ABOUT, blocks)
     evaluates, everything = program == "eval.py", bool(topics)
     if not everything:
@@ -253,11 +258,12 @@ def help_text(words: list[str], program: str, also: type | None = None) -> str:
     return help.page(program, ABOUT, [*own, *(block for block in blocks if len(block) > 1 or block == blocks[-1])])
 
 
-def _topic(topic: str, lines: Callable[..., list[str]], sources: dict[str, str]) -> list[list[str]]:
-    """Return the blocks of help about a group or a key; of a name that several groups have, one of each."""
+def _topic(topic: str, themes: list[type], lines: Callable[..., list[str]], sources: dict[str, str]) -> list[list[str]]:
+    """Return the blocks of help about a group or a key; of a name that several groups have, one of each. themes: the
+    dataclasses of keys without a group."""
     if topic in GROUPS:
         return [[_heading(group_class(topic), topic), *lines(group_class(topic), topic)]]
-    owners = [("", theme) for theme in THEMES] + [(name, group_class(name)) for name in GROUPS]
+    owners = [("", theme) for theme in themes] + [(name, group_class(name)) for name in GROUPS]
     found, known = [], [*GROUPS]
     for group, cls in owners:
         for f, key in zip(fields(cls), arguments.keys_of(cls, group), strict=True):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rl import grpo
+from rl import gigpo, grpo, opd, ppo
 from rl.batch import make_batch
 from rl.config.fields import Server
 from rl.records import Batch, Episode
@@ -67,12 +67,24 @@ def test_masks_leave_out_tokens_below_the_floor_and_far_episodes(floor, sequence
     assert found.metrics["remote_masked"] == pytest.approx(len(masked) / 5)
 
 
-def test_weights_of_a_clipped_surrogate_are_the_decoupled_objective():
+CLIPPED = {
+    "ppo": (ppo.loss, ppo.Config(clip=0.2, vf_coef=0.0, entropy_coef=0.0)),
+    "grpo": (grpo.loss, grpo.Config(clip=0.2, clip_high=0.2)),
+    "gigpo": (gigpo.loss, gigpo.Config(clip=0.2, clip_high=0.2)),
+    "opd": (opd.loss, opd.Config(teacher="x", clip=0.2, clip_high=0.2)),
+}
+
+
+@pytest.mark.parametrize("algo", CLIPPED)
+def test_weights_of_a_clipped_surrogate_are_the_decoupled_objective(algo):
     """Hilton et al. 2021: behaviour, proximal and current policy, each token and its gradient written out."""
     batch = off_policy.weighted(sampled_elsewhere(), Server(sampler_clip=1e9))
     current_N = (batch.old_logprobs_N + torch.tensor([0.1, -0.4, 0.5, 0.05, 0.4])).requires_grad_()
-    batch = replace(batch, logprobs_N=current_N, entropy_N=torch.zeros(5))
-    loss, _ = grpo.loss(batch, grpo.Config(clip=0.2, clip_high=0.2))
+    zeros_N = torch.zeros(5)
+    values = {"values_N": zeros_N, "old_values_N": zeros_N, "returns_N": zeros_N, "teacher_logprobs_N": zeros_N}
+    batch = replace(batch, logprobs_N=current_N, entropy_N=zeros_N, **values)
+    of_algorithm, cfg = CLIPPED[algo]
+    loss, _ = of_algorithm(batch, cfg)
     textbook = 0.0
     behaviours, proximals = ([x for part in parts for x in part] for parts in (SAMPLED, OWN))
     for current, proximal, behaviour, advantage in zip(current_N, proximals, behaviours, ADVANTAGES, strict=True):

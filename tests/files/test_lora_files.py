@@ -188,7 +188,7 @@ def truncate(folder):
 CHANGE_THE_BASE = ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga", "of_tomorrow"]  # initialisations
 REFUSED_OPTIONS = {
     **dict(bias="all", fan_in_fan_out=True, modules_to_save=["lm_head"], init_lora_weights="pissa", use_dora=True),
-    **dict(lora_bias=True, layer_replication=[[0, 2]], target_parameters=["mlp.up_proj.weight"], use_qalora=True),
+    **dict(lora_bias=True, layer_replication=[[0, 2]], use_qalora=True),
     **dict(trainable_token_indices=[3], alora_invocation_tokens=[1, 2], monteclora_config={"num_samples": 4}),
     **dict(velora_config={"num_groups": 2}, use_bdlora={"nblocks": 2}, arrow_config={"top_k": 1}, kasa_config={"x": 1}),
 }
@@ -307,6 +307,7 @@ def hub_logits(model) -> torch.Tensor:
         *((family, dict(r=4, alpha=6)) for family in ("smollm3", "granite", "olmo2", "olmo3", "phi3")),
         ("phi3", dict(r=4, alpha=6, targets="attention")),
         ("qwen3_moe", dict(r=4, alpha=6, targets="attention")),
+        ("qwen3_moe", dict(r=4, alpha=6)),
     ],
 )
 def test_peft_computes_our_adapter_alike(family, keys, tmp_path):
@@ -317,7 +318,9 @@ def test_peft_computes_our_adapter_alike(family, keys, tmp_path):
     lora.save_adapter(model, tmp_path / "adapter", str(tmp_path / "base"))
     theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
     scales = {name: module.scaling["default"] for name, module in theirs.named_modules() if hasattr(module, "lora_A")}
-    assert scales == {f"base_model.model.{p}": layer.parts().scale for p, layer in lora.lora_layers(model)}
+    ours = {f"base_model.model.{p}": layer.parts().scale for p, layer in lora.lora_layers(model)}
+    by_layer = [{name: scale for name, scale in side.items() if ".experts" not in name} for side in (scales, ours)]
+    assert by_layer[0] == by_layer[1] and set(scales.values()) == set(ours.values())  # PEFT makes two of all experts
     assert (hub_logits(theirs) - plain).abs().max() > 0.1, "a wrong prefix would load as a silent base model"
     close(hub_logits(theirs), logits(model), 2e-5)
 
@@ -332,8 +335,14 @@ def test_peft_computes_our_adapter_alike(family, keys, tmp_path):
         ("qwen3", dict(r=3, use_rslora=True, rank_pattern=RANKS, alpha_pattern=ALPHAS, target_modules="all-linear")),
         ("qwen2", dict(target_modules=["q_proj", "up_proj"], layers_to_transform=[1], layers_pattern="layers")),
         ("qwen3", dict(target_modules="all-linear", exclude_modules=["k_proj", "0.mlp.up_proj"])),
-        *((family, dict(target_modules="all-linear")) for family in ("smollm3", "granite", "olmo3", "phi3")),
+        *((family, dict(target_modules="all-linear")) for family in ("smollm3", "granite", "olmo2", "olmo3", "phi3")),
         ("qwen3_moe", dict(target_modules=["q_proj", "o_proj"])),
+        (
+            "qwen3_moe",
+            dict(r=3, target_modules=["q_proj"], target_parameters=["experts.gate_up_proj", "experts.down_proj"]),
+        ),
+        ("qwen3_moe", dict(r=2, use_rslora=True, target_parameters=["mlp.experts.gate_up_proj"])),
+        ("qwen3_moe", dict(r=2, target_parameters=["model.layers.1.mlp.experts.down_proj"])),
         *[("llama", dict(init_lora_weights=how)) for how in (False, "gaussian", "orthogonal", "mica")],
     ],
 )
@@ -352,6 +361,36 @@ def test_we_compute_pefts_adapter_alike(family, keys, tmp_path):
     assert {name.rsplit(".", 1)[-1] for name in names} <= LEAVES | {"qkv_proj", "gate_up_proj"}
     assert (logits(model) - plain).abs().max() > 0.1
     close(logits(model), hub_logits(theirs), 2e-5)
+
+
+WHOLE = {"target_modules": None, "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}
+WRONG_EXPERTS = {
+    "a tensor of no experts": ({"target_parameters": ["mlp.up_proj.weight"]}, "'mlp.up_proj.weight' is not supported"),
+    "one tensor of two": ({"target_parameters": ["experts.down_proj"]}, "a linear layer .*experts.base_layer that"),
+    "another rank": (
+        {"r": 3},
+        r"experts.down_proj needs lora_A \[18, 64\] and lora_B \[32, 18\], which the file lacks",
+    ),
+    "a rank_pattern": ({"rank_pattern": {"experts": 4}}, "target_parameters is not supported beside"),
+    "dropout": ({"lora_dropout": 0.1}, "target_parameters is not supported beside"),
+    "no names": ({"target_parameters": [3]}, "target_parameters must be names"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_EXPERTS)
+def test_wrong_adapters_on_fused_experts_are_refused(case, tmp_path):
+    """Written as PEFT writes them: its factors hold those of all experts."""
+    changes, message = WRONG_EXPERTS[case]
+    lora.save_adapter(injected(tiny_model("qwen3_moe"), r=2, alpha=4, targets=r".*experts\..*"), tmp_path)
+    shapes = {"base_layer.lora_A": (12, 32), "base_layer.lora_B": (128, 12), "lora_A": (12, 64), "lora_B": (32, 12)}
+    experts = [f"base_model.model.model.layers.{layer}.mlp.experts" for layer in (0, 1)]
+    tensors = {f"{where}.{name}.weight": torch.randn(shape) for where in experts for name, shape in shapes.items()}
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    set_config(**WHOLE)(tmp_path)
+    assert len(lora.load_adapter(tiny_model("qwen3_moe"), tmp_path)) == 2 * 6 * 3
+    set_config(**changes)(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        lora.load_adapter(tiny_model("qwen3_moe"), tmp_path)
 
 
 @pytest.mark.parametrize("keys", CASES["names of layers"])
@@ -414,6 +453,7 @@ HARMLESS_OPTIONS = {
 READ_OPTIONS = {  # (other options, the result: an error or a property of the loaded layer)
     "peft_type": (dict(peft_type="ADALORA"), "peft_type is 'ADALORA'"),
     "base_model_name_or_path": (dict(base_model_name_or_path="a/b"), lambda layer, config: "a/b" in config.values()),
+    "target_parameters": (dict(target_parameters=["mlp.up_proj.weight"]), "'mlp.up_proj.weight' is not supported"),
     "revision": (dict(base_model_name_or_path="a/b", revision="c"), lambda layer, config: "a/b@c" in config.values()),
     "r": (dict(r=8), "this model needs"),
     "lora_alpha": (dict(lora_alpha=12), lambda layer, config: layer.parts().scale == 3),

@@ -15,7 +15,7 @@ import envs.__main__ as demos
 import eval
 import merge
 from models.weights import TINY
-from rl import config
+from rl import adapters, config
 from rl.config import arguments, fields
 from rl.config.arguments import flatten
 from rl.config.refusals import GUIDES, recipe_names
@@ -144,6 +144,12 @@ def test_help_shows_the_values_that_the_words_give(capsys, recipe):
     with pytest.raises(SystemExit):
         parse(["--help", "lr"])
     assert "set by recipe embedded; the default is 1e-05" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("program", "also"), [("train.py", adapters.Keys), ("eval.py", eval.Keys)])
+def test_help_knows_the_keys_that_a_program_has_alone(program, also, capsys):
+    for key in arguments.keys_of(also):
+        assert key in printed_keys(capsys, program, also, "--help", key)
 
 
 @pytest.mark.parametrize(
