@@ -70,7 +70,9 @@ def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Config]:
         repeated, tokenizer, state, _ = setup.start(*start_before(run, epoch, Path(temporary) / "run"))
         cfg = repeated.cfg
         while state.epoch < epoch - 1:
+            recall(state, run)
             train.learn(state, scored(state, cfg), cfg)
+        recall(state, run)
         batch, micro_tokens = scored(state, cfg), state.micro_tokens or cfg.micro_tokens
         before_N, norm_B, share_B = gradient_shares(state, batch, cfg)
         stats, _ = train.learn(state, batch, cfg)
@@ -95,6 +97,12 @@ def start_before(run: Path, epoch: int, copy: Path) -> tuple[Config, Path]:
     cfg = replace(saved, **changed, out=str(copy), resume=str(copy) if earlier else "")
     checks.check(cfg)
     return cfg, copy
+
+
+def recall(state: TrainState, run: Path) -> None:
+    """Let the state know the run's epochs so far, by whose sampled tokens max_sampled_tokens= decays the rate."""
+    epochs = [record for record in history.records(run) if "tasks" in record]
+    state.watch.records = [record for record in epochs if record["epoch"] <= state.epoch]
 
 
 def scored(state: TrainState, cfg: Config) -> Batch:

@@ -17,7 +17,7 @@ from rl.config.words import parse, resolve
 from rl.optimizer import parameters_of
 
 WORDS = "algo=ppo ppo.epochs=2 epochs=3 episodes=8 batch_size=4 max_turns=2 max_new_tokens=8 reward.rule=shaped"
-WORDS += " temperature=1.5 eval_episodes=0 threads=1 products=plain"
+WORDS += " temperature=1.5 eval_episodes=0 threads=1 products=plain max_sampled_tokens=20000 schedule=linear"
 
 
 @pytest.fixture(scope="module")
