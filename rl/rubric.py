@@ -112,9 +112,7 @@ class Judge:
         return f"cut at reward.judge_max_tokens={self.cfg.reward.judge_max_tokens}"
 
     def prompts(self, episode: Episode) -> list[str]:
-        """Return the judge's prompt about an episode with the transcript cut to each of SIZES."""
-        rubric, text = text_of(self.cfg.reward.rubric), transcript(episode, self.tokenizer)
-        return [f"{rubric}\n\n{shortened(text, size)}\n{QUESTION}" for size in SIZES]
+        return prompts(episode, self.tokenizer, self.cfg.reward.rubric)
 
     def ask_model(self, episodes: list[Episode]) -> list[Reply]:
         """Return the replies of this process's model to all episodes; a fault for a prompt without room."""
@@ -188,6 +186,12 @@ def load(cfg: Config, tokenizer: Tokenizer, model: CausalLM) -> Judge | None:
     bases.check(Path(judge), resolve(cfg.model), model.config.quant)
     lora.load_adapter(model, Path(judge), name="judge", trainable=False)
     return Judge(cfg, tokenizer, model, adapter="judge")
+
+
+def prompts(episode: Episode, tokenizer: Tokenizer, rubric: str) -> list[str]:
+    """Return the judge's prompt about an episode with the transcript cut to each of SIZES. rubric: a text file."""
+    instructions, text = text_of(rubric), transcript(episode, tokenizer)
+    return [f"{instructions}\n\n{shortened(text, size)}\n{QUESTION}" for size in SIZES]
 
 
 def transcript(episode: Episode, tokenizer: Tokenizer) -> str:

@@ -361,3 +361,25 @@ def test_one_and_two_ranks_train_the_same_adapter(rules, server, trials_folder, 
         found = [test_ranks.contents(tmp_path / str(world) / name) for world in (1, 2)]
         assert 0 < found[0]["judge_mean in line 0"] < 1
         assert {key for key in test_ranks.differences(*found) if not key.startswith("judge_seconds")} == set(), name
+
+
+def test_rows_that_teach_a_judge_have_its_prompts_and_as_many_of_each_grade(tmp_path):
+    """examples/judge_rows.py, from what eval.py saves."""
+    played, text = tmp_path / "played.jsonl", tmp_path / "rubric.txt"
+    text.write_text("Was it solved?")
+    words = ["env=sat", "sat.n=3", "max_new_tokens=12", "threads=1", "ranks=1", "split=train", "n=12", "samples=4"]
+    assert run_program("eval.py", *words, f"save_episodes={played}")[0] == 0
+    status, printed, said = run_program("examples/judge_rows.py", str(played), str(text))
+    assert status == 0, said
+    rows = [[message["content"] for message in json.loads(line)["messages"]] for line in printed.splitlines()]
+    assert sorted({grade for _, grade in rows}) == ["0", "10"]
+    assert sum(grade == "10" for _, grade in rows) * 2 == len(rows)
+    judge = rubric.Judge(
+        parse(["algo=grpo", f"reward.rubric={text}", "reward.judge=base"]), load_tokenizer("tiny"), None
+    )
+    outcomes = {}
+    for record in map(json.loads, played.read_text().splitlines()):
+        turns = [SimpleNamespace(**turn) for turn in record["turns"]]
+        prompt = judge.prompts(SimpleNamespace(ids_T=record["ids_T"], turns=turns))[0]
+        outcomes[prompt] = "10" if record["success"] else "0"
+    assert len(dict(rows)) == len(rows) and all(outcomes[prompt] == grade for prompt, grade in rows)
