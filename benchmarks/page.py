@@ -41,7 +41,7 @@ def table_in_rows(rows: list[dict]) -> Iterator[str]:
     """Yield the lines of one table: sampled success, greedy success, and what training adds to sampled success, over
     SFT where a row has it and else over the base. A policy that failed has its reason."""
     names = names_of(rows)
-    trained = [name for name in names if name in referee.COMPARED]
+    trained = [name for name in names if any(name in row["policies"] and referee.trained(row, name) for row in rows)]
     yield f"| `env=` | distinct tasks | {' | '.join([*names, *(f'{name} adds' for name in trained)])} |"
     yield f"|---|{'---:|' * (1 + len(names) + len(trained))}"
     for row in rows:
@@ -58,7 +58,7 @@ def table_in_columns(rows: list[dict]) -> Iterator[str]:
     yield f"| | {' | '.join(chain(*heads))} |"
     yield f"|---|{'---:|' * 2 * len(rows)}"
     for name in names_of(rows):
-        cells = [(success(row, name), gain(row, name) if name in referee.COMPARED else "") for row in rows]
+        cells = [(success(row, name), gain(row, name)) for row in rows]
         yield f"| {name} | {' | '.join(chain(*cells))} |"
     yield ""
 
@@ -81,7 +81,7 @@ def success(row: dict, name: str) -> str:
 
 def gain(row: dict, name: str) -> str:
     """Return the cell of what an algorithm adds to the start's sampled success; empty if it has none."""
-    if "sampled" not in row["policies"].get(name, {}):
+    if "sampled" not in row["policies"].get(name, {}) or not referee.trained(row, name):
         return ""
     return "{:+.1%} ({:+.1%} to {:+.1%})".format(*referee.mean_and_interval(row, name, "sampled", row["start"]))
 

@@ -317,6 +317,11 @@ def values(row: dict, name: str, kind: str, against: str = "") -> tuple[list[lis
     return differences, [[task for _, _, task in one] for one in finished]
 
 
+def trained(row: dict, name: str) -> bool:
+    """Return whether a policy is the end of a run that began from the row's start, or the run failed."""
+    return "tokens" in row["policies"][name] or ("failed" in row["policies"][name] and name != row["start"])
+
+
 def mean_of_seeds(row: dict, name: str) -> list[float]:
     """Return the sampled success of each seed; nothing of a policy that failed."""
     return [fmean(one) for one in values(row, name, "sampled")[0]] if "sampled" in row["policies"][name] else []
@@ -331,7 +336,7 @@ def mean_and_interval(row: dict, name: str, kind: str, against: str = "") -> tup
 def table(row: dict) -> Iterator[str]:
     """Yield the lines of an environment's table in markdown."""
     ran = [name for name, policy in row["policies"].items() if "failed" not in policy]
-    first, begin = next((name for name in ran if name in COMPARED), ""), row["start"]
+    first, begin = next((name for name in ran if trained(row, name)), ""), row["start"]
     seeds = f"{row['seeds']} seed{'s' * (row['seeds'] > 1)}"
     sizes = f"{len(row['tasks'])} held-out tasks, {len(set(row['tasks']))} distinct; {seeds}"
     yield f"{row['env']}: {sizes}; {row['budget']:,} sampled tokens from {begin}"
@@ -342,11 +347,11 @@ def table(row: dict) -> Iterator[str]:
         if "failed" in policy:
             yield f"| {name} | failed: {policy['failed'].replace('|', '/')} {'| ' * 6}|"
             continue
-        cells = [name, f"{policy['lr']:g}", f"{fmean(policy['tokens']):,.0f}"] if name in COMPARED else [name, "", ""]
+        cells = [name, f"{policy['lr']:g}", f"{fmean(policy['tokens']):,.0f}"] if trained(row, name) else [name, "", ""]
         for kind, others in (("sampled", (begin, first)), ("greedy", (begin,))):
             cells.append("{:.1%} ({:.1%} to {:.1%})".format(*mean_and_interval(row, name, kind)))
             for other in others:
-                compared = name in COMPARED and other not in ("", name)
+                compared = trained(row, name) and other not in ("", name)
                 difference = mean_and_interval(row, name, kind, other) if compared else ()
                 cells.append("{:+.1%} ({:+.1%} to {:+.1%})".format(*difference) if compared else "")
         yield f"| {' | '.join(cells)} |"
@@ -370,7 +375,7 @@ def drawn(row: dict) -> str:
         shapes.append(f'<path d="M{place:.1f} {top - 10}V{height - 34}" stroke="{picture.GRID}"/>')
         shapes.append(picture.text(place, height - 14, f"{percent} %", "middle"))
     for number, name in enumerate(names):
-        y, color = top + step * number + 8, picture.SAMPLED if name in COMPARED else picture.TRAINING
+        y, color = top + step * number + 8, picture.SAMPLED if trained(row, name) else picture.TRAINING
         mean, low, high = mean_and_interval(row, name, "sampled")
         shapes.append(picture.text(left - 10, y + 4, name, "end"))
         shapes.append(f'<path d="M{x(low):.1f} {y}H{x(high):.1f}" stroke="{color}" stroke-width="2"/>')

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import learn, page, referee
+from benchmarks import learn, page, record, referee
 from rl.config.arguments import split
 from rl.run.files import append
 
@@ -239,3 +239,30 @@ def test_adapters_of_grpo_are_compared_at_their_own_rates(programs, tmp_path):
     assert by_name["rslora-0"]["lora.rslora"] == "true" and by_name["lora+-0"]["lora.b_rate"] == "16"
     assert (row["policies"]["r1"]["lr"], row["policies"]["all"]["lr"]) == (0.003, 0.0003)
     assert "- r1" in "".join(referee.table(row)), "the first of them is what others are compared with"
+
+
+def test_runs_started_by_hand_become_a_row(tmp_path, capsys):
+    """The gain is over the start; tokens are those up to the epoch that was played."""
+    run, played, out = tmp_path / "run", tmp_path / "played.json", tmp_path / "record.json"
+    run.mkdir()
+    append(run / "metrics.jsonl", [{"epoch": n, "sampled_tokens": 60} for n in (1, 2, 3)])
+    (run / "config.json").write_text('{"lr": 0.25}')
+    results = {}
+    for adapter, solved in (("base", 2), ("sft", 4), (str(run / "epoch_2"), 9)):
+        tasks = [{"env": "sat", "seed": n, "task": f"t{n}", "success": [int(n < solved)]} for n in range(TASKS)]
+        results[adapter] = [{"split": "test", "tasks": tasks}] * 2
+    played.write_text(json.dumps({"played": {"env": "sat"}, "results": results}))
+    words = [str(played), "names=base,sft,rl", "start=sft", "command=train.py env=ENV", f"out={out}"]
+    record.main([*words, f"runs=-,-,{run}"])
+    row = json.loads(out.read_text())["rows"][0]
+    assert row["policies"]["rl"] == {
+        **{"sampled": ["1111111110"], "greedy": ["1111111110"]},
+        **{"words": "", "lr": 0.25, "tuning": {}, "tokens": [120]},
+    }
+    line = next(line for line in page.table_in_rows([row]) if line.startswith("| `sat`"))
+    assert line.split("|")[2].strip() == "10" and "+50.0%" in line and line.count("%;") == 0
+    record.main([*words, f"runs=-,-,{run}"])
+    assert len(json.loads(out.read_text())["rows"]) == 1, "the environment's row is made anew"
+    with pytest.raises(SystemExit):
+        record.main([*words, "runs=-,-"])
+    assert "names= and runs= need 3 words" in capsys.readouterr().err
