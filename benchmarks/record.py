@@ -1,19 +1,21 @@
 """Put an evaluation of runs that were started by hand into a record, as benchmarks.referee makes them.
 
-    python eval.py adapter=base,runs/sft,runs/rl env=textcraft n=200 json=played.json
-    python -m benchmarks.record played.json names=base,sft,grpo runs=-,-,runs/rl start=sft command="..." out=x.json
+    python eval.py adapter=base,runs/sft/epoch_5,runs/rl/epoch_14 env=textcraft n=200 json=played.json
+    python -m benchmarks.record played.json names=base,sft,grpo start=sft trained=grpo command="..." out=x.json
 
-names= and runs= go by the evaluation's adapters. A run that began from the policy start= has its folder, from which its
-rate and its sampled tokens up to the epoch that was played are read; "-" is for the others. A record that exists gets
-the row of this environment anew, and keeps the rest. `make results` makes tables of it (benchmarks/page.py).
+names= names the evaluation's adapters in their order. trained= are those that began from the policy start=: epochs of
+runs, whose rate and sampled tokens are read beside them. A record that exists gets the environment's row anew and keeps
+the other rows. `make results` makes tables of it (benchmarks/page.py).
 """
 
 import json
 import platform
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +23,7 @@ from benchmarks import common, referee
 from rl.config import program
 from rl.config.arguments import ArgumentError
 from rl.run import exits, history
-from rl.run.files import read_json
+from rl.run.files import read_json, write_text
 
 NAME = "benchmarks.record"
 
@@ -30,47 +32,71 @@ NAME = "benchmarks.record"
 class Keys:
     played: str  # eval.py's json=
     names: str  # of the policies, by comma
-    runs: str  # the folder of each policy's run by comma, or -
-    start: str  # the policy that the runs began from
-    command: str  # that made the runs, ENV in the place of the environment
+    start: str  # the policy that runs began from
+    trained: str  # the policies of these runs, by comma
+    command: str  # that made the runs, with ENV in the place of the environment
     out: str  # the record
+    commit: str = ""  # of the code that made the runs; empty: this checkout's
 
 
-def row_of(keys: Keys) -> dict:
-    """Return the row of an evaluation. Raise ArgumentError for words that do not fit it."""
-    played = read_json(Path(keys.played))
-    results, names, runs = played["results"], keys.names.split(","), keys.runs.split(",")
-    if not len(results) == len(names) == len(runs) or keys.start not in names:
-        raise ArgumentError(f"names= and runs= need {len(results)} words, for {', '.join(results)}; start= is one name")
-    base, policies = next(iter(results.values())), {}
-    for name, run, (adapter, result) in zip(names, runs, results.items(), strict=True):
-        policies[name] = referee.outcomes([result], base)
-        if run != "-":
-            last = int(Path(adapter).name.removeprefix("epoch_"))
-            epochs = [line for line in history.records(Path(run)) if line["epoch"] <= last]
-            tokens = sum(line.get("sampled_tokens", 0) for line in epochs)
-            policies[name] |= {"words": "", "lr": history.settings(Path(run))["lr"], "tuning": {}, "tokens": [tokens]}
-    budget = max((policy["tokens"][0] for policy in policies.values() if "tokens" in policy), default=0)
-    tasks = [task["task"] or str(task["seed"]) for task in base[0]["tasks"]]
-    about = {"env": played["played"]["env"], "seeds": 1, "budget": budget, "start": keys.start}
+def row_of(keys: Keys) -> dict[str, Any]:
+    """Return the row of an evaluation. Raise ArgumentError for a file or words that do not fit."""
+    names, trained = keys.names.split(","), keys.trained.split(",")
+    if strange := [name for name in [keys.start, *trained] if name not in names]:
+        raise ArgumentError(f"names={keys.names} has no {strange[0]!r}")
+    try:
+        played = read_json(Path(keys.played))
+        env, results = played["played"]["env"], list(played["results"].items())
+        base = results[0][1]
+        tasks = [task["task"] or str(task["seed"]) for task in base[1]["tasks"]]
+        found = [referee.outcomes([result], base) for _, result in results]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ArgumentError(f"{keys.played}: no file of eval.py json= with sampled and greedy play ({error})") from None
+    if len(set(names)) != len(names) or len(names) != len(results):
+        adapters = ", ".join(adapter for adapter, _ in results)
+        raise ArgumentError(f"names={keys.names} must have a name of its own for each of {adapters}")
+    policies = dict(zip(names, found, strict=True))
+    for name, (adapter, _) in zip(names, results, strict=True):
+        if name in trained:
+            policies[name] |= of_run(Path(adapter))
+    budget = max(policies[name]["tokens"][0] for name in trained)
+    about = {"env": env, "seeds": 1, "budget": budget, "start": keys.start}
     return {**about, "tasks": tasks, "policies": policies}
+
+
+def of_run(adapter: Path) -> dict[str, Any]:
+    """Return the rate of the run that saved this epoch, and its sampled tokens up to there."""
+    epoch, settings = re.fullmatch(r"epoch_(\d{1,9})", adapter.name), history.settings(adapter.parent)
+    lines = history.records(adapter.parent) if epoch and "lr" in settings else []
+    tokens = sum(line.get("sampled_tokens", 0) for line in lines if line["epoch"] <= int(epoch[1]))
+    if not tokens:
+        raise ArgumentError(f"{adapter}: no epoch_N in the folder of a run that has sampled tokens")
+    return {"words": "", "lr": settings["lr"], "tuning": {}, "tokens": [tokens]}
+
+
+def record_with(row: dict[str, Any], keys: Keys) -> dict[str, Any]:
+    """Return the record of out= with the row, or a new one. Raise ArgumentError for a record of other runs."""
+    checkout = ["git", "rev-parse", "--short=8", "HEAD"]
+    commit = keys.commit or subprocess.run(checkout, cwd=referee.ROOT, capture_output=True, text=True).stdout.strip()
+    machine = {key: value for key, value in common.describe_machine().items() if key != "load_1min"}
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    record = {"benchmark": "referee", "command": keys.command, "commit": commit or "unknown"}
+    record |= {"machine": machine, "versions": versions, "rows": []}
+    if Path(keys.out).is_file():
+        before = read_json(Path(keys.out))
+        changed = [key for key in record if key != "rows" and before.get(key) != record[key]]
+        if changed:
+            key = changed[0]
+            raise ArgumentError(f"out={keys.out} has {key} {before.get(key)!r}, not {record[key]!r}: take another file")
+        record["rows"] = [other for other in before["rows"] if other["env"] != row["env"]]
+    return record | {"rows": [*record["rows"], row]}
 
 
 def main(words: list[str]) -> None:
     (keys,) = program.parse(words, NAME, Keys, about=__doc__, positional="played")
     with exits.exits_cleanly(NAME):
-        row, path = row_of(keys), Path(keys.out)
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short=8", "HEAD"], cwd=referee.ROOT, capture_output=True, text=True
-        )
-        machine = {key: value for key, value in common.describe_machine().items() if key != "load_1min"}
-        versions = {"python": platform.python_version(), "torch": torch.__version__}
-        record = {"benchmark": "referee", "command": keys.command, "commit": commit.stdout.strip() or "unknown"}
-        record |= {"machine": machine, "versions": versions, "rows": []}
-        if path.is_file():
-            record = read_json(path)
-        record["rows"] = [*(other for other in record["rows"] if other["env"] != row["env"]), row]
-        path.write_text(json.dumps(record) + "\n")
+        row = row_of(keys)
+        write_text(Path(keys.out), json.dumps(record_with(row, keys)) + "\n")
         print(*referee.table(row), sep="\n")
 
 

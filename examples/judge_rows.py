@@ -8,8 +8,9 @@
     python train.py algo=grpo env=qa qa.data=first.jsonl max_new_tokens=5 lr=1e-3 warmup_steps=8 epochs=20 \\
         eval_every=2 reward.rule=binary reward.correct=0 reward.judge=runs/judge reward.rubric=rubric.txt
 
-A row is the judge's prompt about an episode (rl/rubric.py), and 10 for success or 0; both kinds are as many. The last
-run gets no reward but the judge's grade: it learns the task in eight epochs, and then what the judge mistakes for it.
+A row is the judge's prompt about an episode (rl/rubric.py), and 10 for success or 0; there are as many of one as of the
+other. A third word names the model of the episodes, if it is not the embedded one. The last run gets no reward but the
+judge's grade: it learns the task in eight epochs, and then what the judge mistakes for it.
 """
 
 import json
@@ -30,10 +31,14 @@ def main(played: str, rubric: str, model: str = "tiny") -> None:
     tokenizer, rows = load_tokenizer(model), {True: {}, False: {}}
     for line in Path(played).read_text().splitlines():
         record = json.loads(line)
+        if record["infrastructure_failed"]:  # by the environment, so nobody knows how good it was
+            continue
         turns = [Turn(turn["start"], turn["stop"], 0.0, "stop") for turn in record["turns"]]
         episode = Episode(record["env"], record["seed"], record["group"], record["ids_T"], turns=turns)
         rows[record["success"]][prompts(episode, tokenizer, rubric)[0]] = BEST if record["success"] else 0
     fewer = min(map(len, rows.values()))
+    if not fewer:
+        sys.exit(f"{played} has no episode that {'failed' if rows[True] else 'succeeded'}")
     chosen = [row for of_kind in rows.values() for row in random.Random(0).sample(sorted(of_kind.items()), fewer)]
     for prompt, grade in random.Random(1).sample(chosen, len(chosen)):
         asked, answered = {"role": "user", "content": prompt}, {"role": "assistant", "content": str(grade)}
@@ -43,4 +48,7 @@ def main(played: str, rubric: str, model: str = "tiny") -> None:
 if __name__ == "__main__":
     if not 3 <= len(sys.argv) <= 4:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except (OSError, ValueError, KeyError) as error:
+        sys.exit(f"{sys.argv[0]}: {error}")

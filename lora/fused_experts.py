@@ -6,8 +6,9 @@ transformers 5 keeps the E experts of a layer in two tensors: gate_up_proj, [E, 
     lora_A [E r, in]     rows e r to (e + 1) r are those of expert e
     lora_B [out, r E]    seen as [out, r, E], the last index is the expert's
 
-under the experts' name; if both tensors have an adapter, those of one stand under `base_layer` in it. An expert's gate
-and up share their A.
+Their keys begin with the experts' name, such as `model.layers.0.mlp.experts`. If both tensors have an adapter, PEFT
+nests one wrapper in the other, and the inner tensor's keys begin with `model.layers.0.mlp.experts.base_layer`; shapes
+tell the two apart. An expert's gate and up share their A.
 """
 
 import re
@@ -51,7 +52,7 @@ def named_layers(target_parameters: list[str], paths: Iterable[str]) -> set[str]
         for tensor, layers in tensors.items()
     }
     named: set[str] = set()
-    for name in target_parameters:
+    for name in dict.fromkeys(target_parameters):
         matched = [layers for tensor, layers in fused.items() if f".{tensor}".endswith(f".{name}")]
         if not matched:
             raise Refusal(f"target_parameters={name!r} is not supported: it names no tensor of this model's experts")
@@ -60,10 +61,10 @@ def named_layers(target_parameters: list[str], paths: Iterable[str]) -> set[str]
 
 
 def split(tensors: dict[str, torch.Tensor], layers: dict[str, nn.Linear], r: int) -> dict[str, torch.Tensor]:
-    """Return the tensors of an adapter's file with the factors of `layers`, linear layers of experts by name, in the
-    place of those of their fused tensors. r: the rank.
+    """Return the tensors of an adapter's file with two factors for each of `layers`, linear layers of experts by name,
+    instead of those of fused tensors. r: the rank.
 
-    Raise ValueError for a fused tensor without two factors of its shapes.
+    Raise ValueError for a fused tensor without two factors of its shapes, and for an expert that has its own as well.
     """
     rest = dict(tensors)
     for experts, fused in experts_of(layers).items():
@@ -71,26 +72,26 @@ def split(tensors: dict[str, torch.Tensor], layers: dict[str, nn.Linear], r: int
             parts = len(FUSED[tensor])
             count, inputs = len(paths) // parts, layers[paths[0]].in_features
             outputs = sum(layers[path].out_features for path in paths[:parts])
-            shapes = {"A": (count * r, inputs), "B": (outputs, r * count)}
-            keys = _keys(
-                tensors, experts, shapes
-            )  # no two tensors have equal shapes: 2 I = D and I = D would be needed
-            if not keys:
-                wanted = " and ".join(f"lora_{factor} {list(shape)}" for factor, shape in shapes.items())
-                raise Refusal(f"{experts}.{tensor} needs {wanted}, which the file lacks")
-            A_Eri = rest.pop(keys["A"]).reshape(count, r, inputs)
-            B_porE = rest.pop(keys["B"]).reshape(parts, outputs // parts, r, count)
+            # No two tensors of the experts have equal shapes: that needs 2 I = D and I = D.
+            key_A, key_B = _keys(tensors, f"{experts}.{tensor}", (count * r, inputs), (outputs, r * count))
+            A_Eri = rest.pop(key_A).reshape(count, r, inputs)
+            B_porE = rest.pop(key_B).reshape(parts, outputs // parts, r, count)
             for place, path in enumerate(paths):
                 expert, part = divmod(place, parts)
-                rest[f"{PREFIX}{path}.lora_A.weight"] = A_Eri[expert]
-                rest[f"{PREFIX}{path}.lora_B.weight"] = B_porE[part, :, :, expert]
+                factors = {"A": A_Eri[expert], "B": B_porE[part, :, :, expert]}
+                for factor, values in factors.items():
+                    key = f"{PREFIX}{path}.lora_{factor}.weight"
+                    if key in tensors:
+                        raise Refusal(f"the file has {key} beside the factors of {experts}.{tensor}")
+                    rest[key] = values
     return rest
 
 
-def _keys(tensors: dict[str, torch.Tensor], experts: str, shapes: dict[str, tuple[int, int]]) -> dict[str, str]:
-    """Return the keys of the two factors that have these shapes, by A and B; none if there are no such two."""
+def _keys(tensors: dict[str, torch.Tensor], fused: str, shape_A: tuple, shape_B: tuple) -> tuple[str, str]:
+    """Return the keys of a fused tensor's lora_A and lora_B. Raise ValueError if no two factors have these shapes."""
+    experts = fused.rpartition(".")[0]
     for name in (experts, f"{experts}.base_layer"):
-        keys = {factor: f"{PREFIX}{name}.lora_{factor}.weight" for factor in shapes}
-        if all(key in tensors and tuple(tensors[key].shape) == shapes[factor] for factor, key in keys.items()):
+        keys = f"{PREFIX}{name}.lora_A.weight", f"{PREFIX}{name}.lora_B.weight"
+        if [tuple(tensors[key].shape) for key in keys if key in tensors] == [shape_A, shape_B]:
             return keys
-    return {}
+    raise Refusal(f"{fused} needs lora_A {list(shape_A)} and lora_B {list(shape_B)}, which the file lacks")

@@ -205,8 +205,9 @@ def _check(config: dict) -> None:
     indices = _listed(config.get("layers_to_transform"))
     if not all(isinstance(index, int) for index in indices):
         raise Refusal(f"layers_to_transform must be numbers of layers, not {config['layers_to_transform']!r}")
-    if config.get("target_parameters") and (dropout or config.get("rank_pattern") or config.get("alpha_pattern")):
-        raise Refusal("target_parameters is not supported beside lora_dropout, rank_pattern or alpha_pattern")
+    for key in ("rank_pattern", "alpha_pattern", "lora_dropout"):  # a rank of its own would need a key for each expert
+        if config.get("target_parameters") and config.get(key):
+            raise Refusal(f"target_parameters is supported without {key} alone, here {config[key]!r}")
     if indices and isinstance(config.get("target_modules"), str):
         raise Refusal("layers_to_transform goes with a list of target_modules, not with a regular expression")
 
@@ -305,6 +306,10 @@ def _stored_linears(tensors: dict[str, torch.Tensor], model: nn.Module) -> set[s
     paths = {key.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for key in tensors}
     modules = dict(model.named_modules())
     for path in sorted(paths):
+        if path.removesuffix(".base_layer").endswith(".experts"):
+            raise Refusal(
+                f"the file has factors of {path}, of which target_parameters names no tensor, or only one of two"
+            )
         if not isinstance(modules.get(path), nn.Linear | LoRALinear):
             raise Refusal(f"the adapter has a linear layer {path} that this model lacks")
     return paths

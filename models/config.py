@@ -235,8 +235,7 @@ def known_keys(family: str) -> set[str]:
 def check_values(raw: dict) -> None:
     """Raise ValueError for the first setting of a config.json that is wrong by itself."""
     if str(raw.get("model_type")) not in FAMILIES:
-        why = "docs/scale.md#families has reasons"
-        raise Refusal(f"model_type {raw.get('model_type')!r} is not supported; supported: {', '.join(FAMILIES)}; {why}")
+        raise Refusal(f"model_type {raw.get('model_type')!r} is not supported; supported: {', '.join(FAMILIES)}")
     for key, most in MOST.items():
         size = raw.get(key)
         if size is None and key in OPTIONAL_SIZES:

@@ -100,7 +100,7 @@ def start_before(run: Path, epoch: int, copy: Path) -> tuple[Config, Path]:
 
 
 def recall(state: TrainState, run: Path) -> None:
-    """Let the state know the run's epochs so far, by whose sampled tokens max_sampled_tokens= decays the rate."""
+    """Give the state the records of the run's epochs so far: max_sampled_tokens= decays the rate by their tokens."""
     epochs = [record for record in history.records(run) if "tasks" in record]
     state.watch.records = [record for record in epochs if record["epoch"] <= state.epoch]
 

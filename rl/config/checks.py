@@ -216,11 +216,13 @@ def check_teacher(cfg: Config) -> None:
     """Raise ArgumentError for a teacher that a run cannot hold, or whose solutions it cannot know."""
     algo, key = cfg.algorithm, f"{cfg.algo}.teacher={cfg.algorithm.teacher}"
     own = algo.teacher not in ("", "policy") and not is_adapter(Path(algo.teacher))
-    if own and cfg.lora.r and model_checks.same_model(algo.teacher, cfg.model):
-        raise ArgumentError(f"{key} is the model that trains: leave it out, and the base teaches without a second copy")
-    if not algo.privileged and algo.teacher in ("", "policy"):
-        none = f"{cfg.algo} needs a teacher that knows more than the {algo.teacher or 'base'} itself"
-        raise ArgumentError(f"{none}: {cfg.algo}.teacher=FOLDER, or {cfg.algo}.privileged=true")
+    same = own and cfg.lora.r and model_checks.same_model(algo.teacher, cfg.model)
+    as_start = algo.teacher == "policy" or ((same or not algo.teacher) and not cfg.resume_from)
+    if as_start and not algo.privileged:  # the first policy is the teacher, so its grades are 0
+        none = f"{cfg.algo} needs a teacher that knows more than the {'policy' if algo.teacher == 'policy' else 'base'}"
+        raise ArgumentError(f"{none} itself: {cfg.algo}.teacher=FOLDER, or {cfg.algo}.privileged=true")
+    if same:
+        raise ArgumentError(f"{key} is the run's own base: leave it out, and the base teaches without a second copy")
     if own and algo.teacher not in ("tiny", "smol") and not Path(algo.teacher).exists():
         raise ArgumentError(f"{key}: no such folder or file{hint(algo.teacher, ['policy', 'tiny', 'smol'])}")
     if cfg.shard != "ddp":
@@ -308,7 +310,7 @@ def check_as_adapter(folder: str, given: dict[str, str]) -> None:
         return
     check_adapter(folder)
     config = lora.read_adapter_config(Path(folder))
-    targets = config.get("target_modules") or []
+    targets = config.get("target_modules") or config.get("target_parameters") or []
     targets = targets if isinstance(targets, str) else ",".join(sorted(targets))
     own = {"r": config["r"], "alpha": config["lora_alpha"], "dropout": config.get("lora_dropout", 0.0)}
     own |= {"rslora": config.get("use_rslora", False), "targets": targets}  # PEFT's defaults

@@ -229,11 +229,8 @@ def help_text(words: list[str], program: str, also: type | None = None) -> str:
     more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
     resolve(given, also)  # a wrong word is refused here too
     layers, short = layers_of(given), [] if given.get("resume") else recipe_layers(given)
-    settings = {
-        **merged([*short, *layers]),
-        **given,
-        **more,
-    }  # `short` has max_turns= too, which becomes the environments'
+    # `short` has max_turns= too, which becomes the environments'
+    settings = {**merged([*short, *layers]), **given, **more}
     sources = {key: source for source, keys in layers for key in keys}
 
     def lines(cls: type, group: str = "", wanted: Collection[str] | None = None) -> list[str]:

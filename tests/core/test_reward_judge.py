@@ -363,8 +363,8 @@ def test_one_and_two_ranks_train_the_same_adapter(rules, server, trials_folder, 
         assert {key for key in test_ranks.differences(*found) if not key.startswith("judge_seconds")} == set(), name
 
 
-def test_rows_that_teach_a_judge_have_its_prompts_and_as_many_of_each_grade(tmp_path):
-    """examples/judge_rows.py, from what eval.py saves."""
+def test_rows_that_teach_a_judge_have_its_prompts(tmp_path):
+    """examples/judge_rows.py, from what eval.py saves; as many rows of one grade as of the other."""
     played, text = tmp_path / "played.jsonl", tmp_path / "rubric.txt"
     text.write_text("Was it solved?")
     words = ["env=sat", "sat.n=3", "max_new_tokens=12", "threads=1", "ranks=1", "split=train", "n=12", "samples=4"]
@@ -383,3 +383,9 @@ def test_rows_that_teach_a_judge_have_its_prompts_and_as_many_of_each_grade(tmp_
         prompt = judge.prompts(SimpleNamespace(ids_T=record["ids_T"], turns=turns))[0]
         outcomes[prompt] = "10" if record["success"] else "0"
     assert len(dict(rows)) == len(rows) and all(outcomes[prompt] == grade for prompt, grade in rows)
+    solved = [line for line in played.read_text().splitlines() if '"success": true' in line]
+    failed = [json.dumps({**json.loads(line), "success": False, "infrastructure_failed": True}) for line in solved]
+    (tmp_path / "solved.jsonl").write_text("\n".join([*solved, *failed]))
+    for file, fault in ((tmp_path / "solved.jsonl", "has no episode that failed"), (tmp_path / "none", "No such file")):
+        status, _, said = run_program("examples/judge_rows.py", str(file), str(text))
+        assert status == 1 and fault in said and said.strip().count("\n") == 0

@@ -18,6 +18,7 @@ from test_lora import IDS_BT, LEAVES, adapted_model, awake, close, injected, log
 from torch import nn
 
 import lora
+from lora import fused_experts
 from lora.targets import by_pattern
 from models import load_model, load_tokenizer
 from models.export import save_model
@@ -366,13 +367,17 @@ def test_we_compute_pefts_adapter_alike(family, keys, tmp_path):
 WHOLE = {"target_modules": None, "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}
 WRONG_EXPERTS = {
     "a tensor of no experts": ({"target_parameters": ["mlp.up_proj.weight"]}, "'mlp.up_proj.weight' is not supported"),
-    "one tensor of two": ({"target_parameters": ["experts.down_proj"]}, "a linear layer .*experts.base_layer that"),
+    "one tensor of two": ({"target_parameters": ["experts.down_proj"]}, "names no tensor, or only one of two"),
+    "no tensor named": (
+        {"target_parameters": None, "target_modules": ["q_proj"]},
+        "names no tensor, or only one of two",
+    ),
     "another rank": (
         {"r": 3},
         r"experts.down_proj needs lora_A \[18, 64\] and lora_B \[32, 18\], which the file lacks",
     ),
-    "a rank_pattern": ({"rank_pattern": {"experts": 4}}, "target_parameters is not supported beside"),
-    "dropout": ({"lora_dropout": 0.1}, "target_parameters is not supported beside"),
+    "a rank_pattern": ({"rank_pattern": {"experts": 4}}, "target_parameters is supported without rank_pattern alone"),
+    "dropout": ({"lora_dropout": 0.1}, "target_parameters is supported without lora_dropout alone"),
     "no names": ({"target_parameters": [3]}, "target_parameters must be names"),
 }
 
@@ -391,6 +396,16 @@ def test_wrong_adapters_on_fused_experts_are_refused(case, tmp_path):
     set_config(**changes)(tmp_path)
     with pytest.raises(ValueError, match=message):
         lora.load_adapter(tiny_model("qwen3_moe"), tmp_path)
+
+
+def test_an_expert_with_factors_of_its_own_beside_the_fused_ones_is_refused():
+    layers = {f"mlp.experts.0.{name}_proj": nn.Linear(4, 4) for name in ("gate", "up")}
+    fused = {"base_model.model.mlp.experts.lora_A.weight": torch.zeros(2, 4)}
+    fused["base_model.model.mlp.experts.lora_B.weight"] = torch.zeros(8, 2)
+    assert len(fused_experts.split(fused, layers, 2)) == 4
+    own = {"base_model.model.mlp.experts.0.up_proj.lora_A.weight": torch.zeros(2, 4)}
+    with pytest.raises(ValueError, match=r"the file has .*0\.up_proj\.lora_A\.weight beside the factors"):
+        fused_experts.split(fused | own, layers, 2)
 
 
 @pytest.mark.parametrize("keys", CASES["names of layers"])

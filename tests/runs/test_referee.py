@@ -241,28 +241,56 @@ def test_adapters_of_grpo_are_compared_at_their_own_rates(programs, tmp_path):
     assert "- r1" in "".join(referee.table(row)), "the first of them is what others are compared with"
 
 
-def test_runs_started_by_hand_become_a_row(tmp_path, capsys):
-    """The gain is over the start; tokens are those up to the epoch that was played."""
-    run, played, out = tmp_path / "run", tmp_path / "played.json", tmp_path / "record.json"
+@pytest.fixture
+def evaluated(tmp_path) -> list[str]:
+    """Return the words of benchmarks.record for an evaluation of the base, SFT and an epoch of a run."""
+    run, results = tmp_path / "run", {}
     run.mkdir()
     append(run / "metrics.jsonl", [{"epoch": n, "sampled_tokens": 60} for n in (1, 2, 3)])
     (run / "config.json").write_text('{"lr": 0.25}')
-    results = {}
     for adapter, solved in (("base", 2), ("sft", 4), (str(run / "epoch_2"), 9)):
         tasks = [{"env": "sat", "seed": n, "task": f"t{n}", "success": [int(n < solved)]} for n in range(TASKS)]
         results[adapter] = [{"split": "test", "tasks": tasks}] * 2
-    played.write_text(json.dumps({"played": {"env": "sat"}, "results": results}))
-    words = [str(played), "names=base,sft,rl", "start=sft", "command=train.py env=ENV", f"out={out}"]
-    record.main([*words, f"runs=-,-,{run}"])
-    row = json.loads(out.read_text())["rows"][0]
-    assert row["policies"]["rl"] == {
+    for env in ("sat", "abd"):
+        (tmp_path / f"{env}.json").write_text(json.dumps({"played": {"env": env}, "results": results}))
+    names = ["names=base,sft,rl", "start=sft", "trained=rl", "command=train.py env=ENV"]
+    return [str(tmp_path / "sat.json"), *names, f"out={tmp_path}/record.json"]
+
+
+def test_runs_started_by_hand_become_a_row(evaluated, tmp_path):
+    """The gain is over the start; tokens are those up to the epoch that was played; other rows stay."""
+    for env in ("sat", "abd", "sat"):
+        record.main([str(tmp_path / f"{env}.json"), *evaluated[1:]])
+    rows = json.loads((tmp_path / "record.json").read_text())["rows"]
+    assert [row["env"] for row in rows] == ["abd", "sat"]
+    assert rows[1]["policies"]["rl"] == {
         **{"sampled": ["1111111110"], "greedy": ["1111111110"]},
         **{"words": "", "lr": 0.25, "tuning": {}, "tokens": [120]},
     }
-    line = next(line for line in page.table_in_rows([row]) if line.startswith("| `sat`"))
-    assert line.split("|")[2].strip() == "10" and "+50.0%" in line and line.count("%;") == 0
-    record.main([*words, f"runs=-,-,{run}"])
-    assert len(json.loads(out.read_text())["rows"]) == 1, "the environment's row is made anew"
-    with pytest.raises(SystemExit):
-        record.main([*words, "runs=-,-"])
-    assert "names= and runs= need 3 words" in capsys.readouterr().err
+    head, _, *lines = page.table_in_rows(rows)
+    assert head.count(" adds ") == 1 and "rl adds" in head
+    assert "+50.0%" in lines[1] and lines[1].startswith("| `sat` | 10 |")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"names": "base,rl"}, "names=base,rl has no 'sft'"),
+        ({"names": "base,sft,rl,more"}, "must have a name of its own for each of base, sft, "),
+        ({"trained": "sft"}, "sft: no epoch_N in the folder of a run that has sampled tokens"),
+        ({"command": "another"}, "has command 'train.py env=ENV', not 'another': take another file"),
+        ({"played": "nowhere.json"}, "nowhere.json: no file of eval.py json="),
+        ({"played": "run/config.json"}, "run/config.json: no file of eval.py json="),
+        ({"out": "nowhere/x.json"}, "nowhere/x.json"),
+    ],
+)
+def test_an_evaluation_that_is_no_row_is_one_line(changed, said, evaluated, tmp_path, monkeypatch, capsys):
+    record.main(evaluated)
+    monkeypatch.chdir(tmp_path)
+    words = split([f"played={evaluated[0]}", *evaluated[1:]]) | changed
+    with pytest.raises(SystemExit) as end:
+        record.main([f"{key}={value}" for key, value in words.items()])
+    assert end.value.code, "not 0"
+    said_on_exit = str(end.value.code) if isinstance(end.value.code, str) else ""
+    error = capsys.readouterr().err + said_on_exit
+    assert said in error and error.strip().count("\n") == 0
