@@ -1,4 +1,4 @@
-"""Does each algorithm and each environment still learn? A small budget for each, beside an earlier table.
+"""Does each algorithm and each environment still learn? A small budget for each, beside the committed table.
 
     make learn                                          before and after a change of numbers
     python -m benchmarks.learn write=true ranks=1       make the table, with three seeds; other words are train.py's
@@ -49,7 +49,7 @@ def main(words: list[str]) -> None:
         given = arguments.split(words)
         keys = arguments.build(Keys, {key: given.pop(key) for key in arguments.keys_of(Keys) if key in given})
         if not keys.write and not Path(keys.table).is_file():
-            raise ArgumentError(f"there is no {keys.table} yet; python -m {NAME} write=true makes it")
+            raise ArgumentError(f"there is no {keys.table}; python -m {NAME} write=true makes it")
         then = {} if keys.write else read_json(Path(keys.table))
         runs = keys.runs or strftime("runs/learn-%Y%m%d-%H%M%S")
         print(f"runs={runs} goes on after an interruption", flush=True)

@@ -185,6 +185,18 @@ def test_learn_names_the_rows_that_are_clearly_below(programs, tmp_path, capsys)
     assert end.value.code == 1 and len(below) == 1 and below[0].startswith("textcraft       ppo ")
 
 
+def test_the_committed_table_has_every_algorithm_and_environment():
+    table = json.loads(Path(learn.TABLE).read_text())
+    rows = {row["env"]: row["policies"] for row in table["rows"]}
+    assert rows.keys() == set(learn.TWELVE) and rows[learn.ENV].keys() == {"base", *referee.ALGOS}
+    for policies in rows.values():
+        assert all(len(policy["sampled"]) == learn.SEEDS for name, policy in policies.items() if name != "base")
+        assert "grpo" in policies and len(policies["base"]["sampled"]) == 1
+    assert not any(
+        line.endswith(learn.BELOW) or "lacks" in line for line in learn.compared(table["rows"], table["rows"])
+    )
+
+
 def test_learn_without_a_table_says_how_to_make_it(programs, tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         learned(tmp_path)
