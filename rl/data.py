@@ -31,6 +31,7 @@ from envs.conversations import conversation, without_flag
 from envs.demos import expert
 from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
+from models.chat.formats import has_tools
 from models.json_file import parse_json, read_bytes
 from rl import ranks, sft
 from rl.base_model import Base, request_streams
@@ -41,7 +42,7 @@ from rl.evaluate import held_out_tasks, progress_bar
 from rl.ranks.pace import Pace
 from rl.ranks.playing import play_on_ranks
 from rl.records import Episode, Turn
-from rl.rollout import UNSEEN, add_step, check_failures, timed_out, write_prompt
+from rl.rollout import UNSEEN, add_step, check_failures, difference, timed_out, write_prompt
 from rl.run.files import bounded_lines
 from rl.tasks import Task, failures_of, make_env, task_digest, text_of, with_prompt
 from rl.tools import write_reply
@@ -75,7 +76,10 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
         try:
             if algo_cfg.all_tokens and any(m["role"] == "assistant" and not m["loss"] for m in row):
                 raise Refusal("sft.all_tokens=true learns every token, and a message is marked as not learned")
-            episode, cut = to_episode(tokenizer, row, number, cfg.max_len, algo_cfg.all_tokens)
+            if cfg.history == "template":
+                episode, cut = to_samples(tokenizer, row, number, cfg.max_len)
+            else:
+                episode, cut = to_episode(tokenizer, row, number, cfg.max_len, algo_cfg.all_tokens)
         except ValueError as error:
             raise Refusal(f"{cfg.data}, conversation {number + 1}: {error}") from None
         demos.cut += cut
@@ -191,6 +195,29 @@ def to_episode(
     if all_tokens:
         _learn_all(episode)
     return episode, cut
+
+
+def to_samples(tokenizer: Tokenizer, messages: list[dict], number: int, max_len: int) -> tuple[Episode, bool]:
+    """Return the conversation as an episode for history=template, and whether max_len left samples out.
+
+    Each learned message is a sample of its own, behind what the chat template renders of all messages before it. The
+    first sample of more than max_len tokens ends the episode. Raise ValueError for a row with calls of tools.
+    """
+    if has_tools(messages):
+        raise Refusal("history=template renders replies as text, and this row has tools; take history=append")
+    episode, earlier = Episode("data", number, number), []
+    for message in messages:
+        if message["loss"]:
+            kept, ids = difference(episode.last_sample, tokenizer.prompt(earlier))
+            reply = tokenizer.reply(message["content"])
+            if kept + len(ids) + len(reply) > max_len:
+                return episode, True
+            if episode.turns:
+                episode.kept.append(kept)
+            episode.append(ids)
+            episode.append_turn(reply, [0.0] * len(reply), "stop")
+        earlier.append(without_flag(message))
+    return episode, False
 
 
 def _prompt_digest(messages: list[dict]) -> str:

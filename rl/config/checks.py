@@ -198,8 +198,11 @@ def check_source(cfg: Config) -> None:
 def check_history(cfg: Config) -> None:
     """Raise ArgumentError for an algorithm that takes what lies between two replies for the observation alone."""
     algo, why = cfg.algorithm, ""
-    if algo.source != "rollouts":
-        why = f"algo={cfg.algo} samples no turn"
+    if algo.source == "demonstrations" and not cfg.data:
+        rows = f"python -m envs {next(iter(mixture(cfg.env)))} demos=1000 out=rows.jsonl writes an expert's"
+        raise ArgumentError(f"history=template with algo={cfg.algo} learns rows, data=FILE; {rows}")
+    if getattr(algo, "all_tokens", False):
+        why = f"{cfg.algo}.all_tokens learns what lies between replies, and the template writes the reply again there"
     elif hasattr(algo, "anchor"):
         why = f"algo={cfg.algo} compares observations, and the template writes the reply again before each"
     elif getattr(algo, "echo_coef", 0):

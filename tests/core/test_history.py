@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import reference
+from conftest import reference, run_program
 from tokenizers import Tokenizer as FastTokenizer
 from tqdm import tqdm
 
@@ -14,7 +14,7 @@ from models import Tokenizer, load_model
 from models.engine import Engine
 from models.logprob import token_logprobs
 from models.weights import TINY
-from rl import grpo
+from rl import data, grpo
 from rl.batch import add_values, forward, make_batch, micro_batches, policy_logprobs, select
 from rl.config.words import parse
 from rl.report import episodes as look
@@ -277,3 +277,63 @@ def test_qwen3_reads_its_history_without_thoughts(tmp_path):
         ids[name] = tokenizer.show(after)
         assert 0 < kept <= len(prompt) and prompt[:kept] + new == after and "Two" not in ids[name]
     assert ids["variant"].replace(":\n", "\n") == ids["published"]
+
+
+ROW = [
+    {"role": "user", "content": "Two and two?"},
+    {"role": "assistant", "content": "<think>\nSmall.\n</think>\n\n3"},
+    {"role": "user", "content": "No."},
+    {"role": "assistant", "content": "A guess.", "loss": False},
+    {"role": "user", "content": "Again."},
+    {"role": "assistant", "content": "<think>\nTwo more.\n</think>\n\n4"},
+]
+
+
+def test_learned_replies_of_a_row_are_samples_of_their_own(played, tmp_path):
+    """Each behind what the template renders of the messages before it, its thoughts learned, earlier ones gone."""
+    model, tokenizer, *_ = played
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": ROW}) + "\n")
+    row = data.read_rows(tmp_path / "rows.jsonl", "", "")[0]
+    episode, cut = data.to_samples(tokenizer, row, 0, 1000)
+    encode = FastTokenizer.from_file(str(TINY / "tokenizer.json")).encode
+    wanted = []
+    for place in (1, 5):
+        said = ROW[place]["content"].removeprefix("<think>\n") + "<|im_end|>"
+        wanted.append((written(ROW[:place]), encode(said, add_special_tokens=False).ids))
+    ids, found = [], []
+    for kept, start, stop in episode.samples:
+        ids = ids[:kept] + episode.ids_T[start:stop]
+        found.append(ids)
+    assert found == [context + reply for context, reply in wanted] and not cut
+    assert [episode.ids_T[turn.start : turn.stop] for turn in episode.turns] == [reply for _, reply in wanted]
+    assert sum(episode.action_mask_T) == sum(len(reply) for _, reply in wanted)
+    naive = 0.0
+    for context, reply in wanted:
+        hidden = model(torch.tensor([context + reply]))[0, len(context) - 1 : -1]
+        naive -= token_logprobs(hidden, model.lm_head.weight, torch.tensor(reply))[0].sum().item()
+    cfg = replace(parse(["algo=sft"]), micro_tokens=1000)
+    assert data.held_out_loss(model, [episode], cfg)["eval_loss"] == pytest.approx(naive / sum(episode.action_mask_T))
+    shorter, cut = data.to_samples(tokenizer, row, 0, len(found[0]))
+    assert cut and len(shorter.turns) == 1 and shorter.ids_T == found[0]
+    assert data.to_samples(tokenizer, row, 0, len(found[0]) - 1)[0].turns == []
+
+
+def test_sft_learns_rows_of_a_template_that_rewrites_replies(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (folder / "chat_template.jinja").write_text(THINKS)
+    (tmp_path / "rows.jsonl").write_text((json.dumps({"messages": ROW}) + "\n") * 4)
+    words = [
+        "train.py",
+        "algo=sft",
+        f"model={folder}",
+        f"data={tmp_path}/rows.jsonl",
+        f"out={tmp_path}/run",
+        "epochs=8",
+    ]
+    words += ["lr=3e-3", "batch_size=4", "max_len=200", "threads=1", "ranks=1", "device=cpu", "products=plain"]
+    status, _, said = run_program(*words, "history=template")
+    assert status == 0, said
+    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert len(losses) == 8 and losses[-1] < losses[0] / 2
