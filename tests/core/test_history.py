@@ -1,12 +1,13 @@
 """history=template and max_thinking_tokens, against a loop that builds each turn's sample by hand from the template."""
 
+import importlib
 import json
 import shutil
 from dataclasses import replace
 
 import pytest
 import torch
-from conftest import reference, run_program
+from conftest import ROOT, reference, run_program
 from tokenizers import Tokenizer as FastTokenizer
 from tqdm import tqdm
 
@@ -337,3 +338,21 @@ def test_sft_learns_rows_of_a_template_that_rewrites_replies(tmp_path):
     records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     losses = [record["loss"] for record in records if "loss" in record]
     assert len(losses) == 8 and losses[-1] < losses[0] / 2
+
+
+def test_the_example_teaches_a_model_that_thinks(tmp_path, monkeypatch):
+    """Its rows fit its template: thoughts are learned, and earlier replies have none."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    thoughts = importlib.import_module("thoughts")
+    shutil.copytree(TINY, folder := tmp_path / "model", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (folder / "chat_template.jinja").write_text(thoughts.TEMPLATE)
+    tokenizer, rows = Tokenizer(folder, rewrites=True), thoughts.rows(1)
+    for turn, row in enumerate(rows):
+        *before, last = row["messages"]
+        assert [message.get("loss") for message in before if message["role"] == "assistant"] == [False] * turn
+        messages = [{"loss": message["role"] == "assistant", **message} for message in row["messages"]]
+        episode, _ = data.to_samples(tokenizer, messages, 0, 1000)
+        learned = episode.ids_T[episode.turns[0].start : episode.turns[0].stop]
+        assert len(episode.turns) == 1 and tokenizer.decode(learned) == last["content"].removeprefix("<think>\n")
+        assert 0 < tokenizer.thoughts(learned) < len(learned)
+    assert len(rows) > 1
