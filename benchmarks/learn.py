@@ -59,7 +59,8 @@ def main(words: list[str]) -> None:
         for plan in plans:  # all of them before anything runs
             referee.claim(*plan)
         records = [referee.compare(*plan) for plan in plans]
-        now = {**records[0], "benchmark": "learn", "command": shlex.join(["python", "-m", NAME, *words])}
+        said = [word for word in words if word.partition("=")[0] not in referee.FOLDERS]
+        now = {**records[0], "benchmark": "learn", "command": shlex.join(["python", "-m", NAME, *said])}
         now["rows"] = [row for record in records for row in record["rows"]]
         if keys.write:
             referee.report(now, keys.table)

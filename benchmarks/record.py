@@ -9,17 +9,13 @@ the other rows. `make results` makes tables of it (benchmarks/page.py).
 """
 
 import json
-import platform
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks import common, referee
+from benchmarks import referee
 from rl.config import program
 from rl.config.arguments import ArgumentError
 from rl.run import exits, history
@@ -76,20 +72,15 @@ def of_run(adapter: Path) -> dict[str, Any]:
 
 def record_with(row: dict[str, Any], keys: Keys) -> dict[str, Any]:
     """Return the record of out= with the row, or a new one. Raise ArgumentError for a record of other runs."""
-    checkout = ["git", "rev-parse", "--short=8", "HEAD"]
-    commit = keys.commit or subprocess.run(checkout, cwd=referee.ROOT, capture_output=True, text=True).stdout.strip()
-    machine = {key: value for key, value in common.describe_machine().items() if key != "load_1min"}
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
-    record = {"benchmark": "referee", "command": keys.command, "commit": commit or "unknown"}
-    record |= {"machine": machine, "versions": versions, "rows": []}
+    record, rows = referee.described(keys.command) | ({"commit": keys.commit} if keys.commit else {}), []
     if Path(keys.out).is_file():
         before = read_json(Path(keys.out))
-        changed = [key for key in record if key != "rows" and before.get(key) != record[key]]
+        changed = [key for key in record if before.get(key) != record[key]]
         if changed:
             key = changed[0]
             raise ArgumentError(f"out={keys.out} has {key} {before.get(key)!r}, not {record[key]!r}: take another file")
-        record["rows"] = [other for other in before["rows"] if other["env"] != row["env"]]
-    return record | {"rows": [*record["rows"], row]}
+        rows = [other for other in before["rows"] if other["env"] != row["env"]]
+    return record | {"rows": [*rows, row]}
 
 
 def main(words: list[str]) -> None:

@@ -74,6 +74,7 @@ LORA = {
 COMPARED = ALGOS | LORA
 USUAL = "epochs=10000 eval_episodes=0 save_total_limit=2"  # of every run; words of the command line win
 OURS = ("algo", "recipe", "env", "seed", "max_sampled_tokens", "data", "rollouts", "resume", "resume_from")
+FOLDERS = ("runs", "out", "table")  # keys that name places of one machine, which no record has
 LEAST = 0.1  # success of the base from which no SFT is needed
 TUNING_SEED = 1000  # of the runs that tune a rate, which are not compared
 
@@ -217,16 +218,21 @@ def judged(folder: Path, adapter: str, split: str, keys: Keys, given: dict[str, 
 def compare(keys: Keys, given: dict[str, str]) -> dict[str, Any]:
     """Run what is not done, and return the record of all outcomes."""
     claim(keys, given)
-    changed = {key: value for key, value in vars(keys).items() if value != getattr(Keys, key)}
+    changed = {key: value for key, value in vars(keys).items() if value != getattr(Keys, key) and key not in FOLDERS}
+    record = described(shlex.join(["python", "-m", NAME, *as_words(changed | given)]))
+    return record | {"rows": [row_of(keys, given, env) for env in keys.names("envs")]}
+
+
+def described(command: str) -> dict[str, Any]:
+    """Return a record without rows: the command that made its runs, the commit, the machine and its versions."""
     commit = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    record = {
+    return {
         "benchmark": "referee",
-        "command": shlex.join(["python", "-m", NAME, *as_words(changed | given)]),
+        "command": command,
         "commit": subprocess.run(commit, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown",
-        "machine": common.describe_machine(),
+        "machine": {key: value for key, value in common.describe_machine().items() if key != "load_1min"},
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
-    return record | {"rows": [row_of(keys, given, env) for env in keys.names("envs")]}
 
 
 def row_of(keys: Keys, given: dict[str, str], env: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@
     python examples/judge_rows.py played.jsonl rubric.txt > rows.jsonl
     python train.py algo=sft data=rows.jsonl epochs=20 max_len=512 out=runs/judge
     python train.py algo=grpo env=qa qa.data=first.jsonl max_new_tokens=5 lr=1e-3 warmup_steps=8 epochs=20 \\
-        eval_every=2 reward.rule=binary reward.correct=0 reward.judge=runs/judge reward.rubric=rubric.txt
+        eval_every=2 reward.rule=binary reward.correct=0 reward.judge=runs/judge reward.rubric=rubric.txt out=runs/paid
+    python eval.py adapter=base,runs/paid env=qa qa.data=first.jsonl n=0
 
 A row is the judge's prompt about an episode (rl/rubric.py), and 10 for success or 0; there are as many of one as of the
 other. A third word names the model of the episodes, if it is not the embedded one. The last run gets no reward but the

@@ -8,6 +8,9 @@ r"""A model that thinks before it acts: a chat template with thoughts, and demon
         textcraft.max_turns=8 textcraft.prompt=short textcraft.tasks=fresh epochs=12 episodes=128 batch_size=32 \
         lr=1e-3 schedule=linear grpo.aggregation=sequence dtype=float32 micro_tokens=4096 rollout_batch_size=128 \
         eval_episodes=0 strict=false out=runs/rl
+    python eval.py adapter=runs/sft/epoch_3,runs/rl/epoch_12 model=thinker history=template max_thinking_tokens=96 \
+        max_new_tokens=128 max_len=768 env=textcraft textcraft.difficulty=1 textcraft.distractors=5 \
+        textcraft.max_turns=8 textcraft.prompt=short textcraft.tasks=fresh dtype=float32 rollout_batch_size=128
 
 The folder `thinker` is the embedded model with a template that opens each reply with <think> and leaves the thoughts
 of earlier replies out, as DeepSeek-R1's and Qwen3's do. A row is a conversation of TextCraft up to one reply of the

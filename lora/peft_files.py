@@ -207,7 +207,7 @@ def _check(config: dict) -> None:
         raise Refusal(f"layers_to_transform must be numbers of layers, not {config['layers_to_transform']!r}")
     for key in ("rank_pattern", "alpha_pattern", "lora_dropout"):  # a rank of its own would need a key for each expert
         if config.get("target_parameters") and config.get(key):
-            raise Refusal(f"target_parameters is supported without {key} alone, here {config[key]!r}")
+            raise Refusal(f"{key}={config[key]!r} is not supported beside target_parameters")
     if indices and isinstance(config.get("target_modules"), str):
         raise Refusal("layers_to_transform goes with a list of target_modules, not with a regular expression")
 

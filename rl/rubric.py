@@ -111,15 +111,12 @@ class Judge:
     def cut(self) -> str:
         return f"cut at reward.judge_max_tokens={self.cfg.reward.judge_max_tokens}"
 
-    def prompts(self, episode: Episode) -> list[str]:
-        return prompts(episode, self.tokenizer, self.cfg.reward.rubric)
-
     def ask_model(self, episodes: list[Episode]) -> list[Reply]:
         """Return the replies of this process's model to all episodes; a fault for a prompt without room."""
         most, room = self.cfg.reward.judge_max_tokens, self.model.config.max_position_embeddings
         asking, without_room, longest = {}, {}, 1
         for place, episode in enumerate(episodes):
-            for text in self.prompts(episode):
+            for text in prompts(episode, self.tokenizer, self.cfg.reward.rubric):
                 messages = [{"role": "user", "content": text}]
                 needed = len(self.tokenizer.prompt(messages)) + most
                 if needed <= room:
@@ -154,7 +151,7 @@ class Judge:
 
     def _ask_once(self, episode: Episode) -> Reply:
         most = self.cfg.reward.judge_max_tokens
-        for text in self.prompts(episode):
+        for text in prompts(episode, self.tokenizer, self.cfg.reward.rubric):
             try:
                 said, tokens, end = self.server.chat(self.name, [{"role": "user", "content": text}], most, 0.0, seed=0)
                 return Reply(text, without_thoughts(said), tokens, self.cut if end == "length" else "")

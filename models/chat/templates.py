@@ -269,7 +269,8 @@ def _appended(mark: Marks, before: str, after: str) -> str:
         near, first, later = (show(mark, text) for text in (before[:at], before[at:], after[at:]))
         raise Refusal(
             "the chat template rewrites earlier messages when more are appended: "
-            f"after {near[-30:]!r} it has {first[:30]!r}, later {later[:30]!r}"
+            f"after {near[-30:]!r} it has {first[:30]!r}, later {later[:30]!r}; "
+            "train.py and eval.py render each turn anew with history=template"
         )
     return after[len(before) :]
 

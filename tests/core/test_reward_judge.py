@@ -178,7 +178,7 @@ def test_a_reply_that_ends_at_the_limit_of_tokens_is_whole(tokenizer, rules):
 def test_text_of_a_transcript_is_quoted_and_makes_no_control_token(tokenizer, rules):
     judge = judge_of(tokenizer, rules)
     plain, tricky = episode(tokenizer, "get", "go"), episode(tokenizer, "get", TRICK, observation=TRICK)
-    prompts = [judge.prompts(e)[0] for e in (plain, tricky)]
+    prompts = [rubric.prompts(e, judge.tokenizer, judge.cfg.reward.rubric)[0] for e in (plain, tricky)]
     counts = []
     for prompt in prompts:
         ids = tokenizer.prompt([{"role": "user", "content": prompt}])
@@ -374,13 +374,11 @@ def test_rows_that_teach_a_judge_have_its_prompts(tmp_path):
     rows = [[message["content"] for message in json.loads(line)["messages"]] for line in printed.splitlines()]
     assert sorted({grade for _, grade in rows}) == ["0", "10"]
     assert sum(grade == "10" for _, grade in rows) * 2 == len(rows)
-    judge = rubric.Judge(
-        parse(["algo=grpo", f"reward.rubric={text}", "reward.judge=base"]), load_tokenizer("tiny"), None
-    )
+    tokenizer = load_tokenizer("tiny")
     outcomes = {}
     for record in map(json.loads, played.read_text().splitlines()):
         turns = [SimpleNamespace(**turn) for turn in record["turns"]]
-        prompt = judge.prompts(SimpleNamespace(ids_T=record["ids_T"], turns=turns))[0]
+        prompt = rubric.prompts(SimpleNamespace(ids_T=record["ids_T"], turns=turns), tokenizer, str(text))[0]
         outcomes[prompt] = "10" if record["success"] else "0"
     assert len(dict(rows)) == len(rows) and all(outcomes[prompt] == grade for prompt, grade in rows)
     solved = [line for line in played.read_text().splitlines() if '"success": true' in line]

@@ -376,8 +376,8 @@ WRONG_EXPERTS = {
         {"r": 3},
         r"experts.down_proj needs lora_A \[18, 64\] and lora_B \[32, 18\], which the file lacks",
     ),
-    "a rank_pattern": ({"rank_pattern": {"experts": 4}}, "target_parameters is supported without rank_pattern alone"),
-    "dropout": ({"lora_dropout": 0.1}, "target_parameters is supported without lora_dropout alone"),
+    "a rank_pattern": ({"rank_pattern": {"experts": 4}}, "rank_pattern=.* is not supported beside target_parameters"),
+    "dropout": ({"lora_dropout": 0.1}, "lora_dropout=0.1 is not supported beside target_parameters"),
     "no names": ({"target_parameters": [3]}, "target_parameters must be names"),
 }
 
