@@ -319,10 +319,11 @@ def test_learned_replies_of_a_row_are_samples_of_their_own(played, tmp_path):
     assert data.to_samples(tokenizer, row, 0, len(found[0]) - 1)[0].turns == []
 
 
-def test_sft_learns_rows_of_a_template_that_rewrites_replies(tmp_path):
-    folder = tmp_path / "model"
+def test_sft_learns_rows_of_a_template_that_rewrites_replies(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    folder, keeps_the_last = tmp_path / "model", importlib.import_module("thoughts").TEMPLATE
     shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    (folder / "chat_template.jinja").write_text(THINKS)
+    (folder / "chat_template.jinja").write_text(keeps_the_last)
     (tmp_path / "rows.jsonl").write_text((json.dumps({"messages": ROW}) + "\n") * 4)
     words = [
         "train.py",
@@ -338,6 +339,8 @@ def test_sft_learns_rows_of_a_template_that_rewrites_replies(tmp_path):
     records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     losses = [record["loss"] for record in records if "loss" in record]
     assert len(losses) == 8 and losses[-1] < losses[0] / 2
+    status, _, said = run_program(*words, f"out={tmp_path}/other")
+    assert status and "train.py and eval.py render each turn anew with history=template" in said
 
 
 def test_the_example_teaches_a_model_that_thinks(tmp_path, monkeypatch):

@@ -170,11 +170,9 @@ def learned(tmp_path, *words: str) -> None:
 
 def test_learn_names_the_rows_that_are_clearly_below(programs, tmp_path, capsys):
     learned(tmp_path, "write=true")
-    names = {
-        (row["env"], name)
-        for row in json.loads((tmp_path / "learn.json").read_text())["rows"]
-        for name in row["policies"]
-    }
+    table = json.loads((tmp_path / "learn.json").read_text())
+    assert str(tmp_path) not in table["command"] and "load_1min" not in table["machine"], "of one machine"
+    names = {(row["env"], name) for row in table["rows"] for name in row["policies"]}
     assert {env for env, _ in names} == set(learn.TWELVE) and {(learn.ENV, name) for name in referee.ALGOS} < names
     learned(tmp_path)
     assert learn.BELOW not in capsys.readouterr().out
@@ -282,6 +280,8 @@ def test_runs_started_by_hand_become_a_row(evaluated, tmp_path):
     head, _, *lines = page.table_in_rows(rows)
     assert head.count(" adds ") == 1 and "rl adds" in head
     assert "+50.0%" in lines[1] and lines[1].startswith("| `sat` | 10 |")
+    base = next(line for line in page.table_in_columns(rows) if line.startswith("| base |"))
+    assert base.count("%)") == 2 and "+" not in base, "the base adds nothing to itself"
 
 
 @pytest.mark.parametrize(
