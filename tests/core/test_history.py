@@ -339,6 +339,8 @@ def test_sft_learns_rows_of_a_template_that_rewrites_replies(tmp_path, monkeypat
     records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     losses = [record["loss"] for record in records if "loss" in record]
     assert len(losses) == 8 and losses[-1] < losses[0] / 2
+    demos = data.load(parse([*words[1:], "history=template"]), Tokenizer(folder, rewrites=True))
+    assert all(len(episode.samples) == 2 for episode in demos.train), "a sample for each reply"
     status, _, said = run_program(*words, f"out={tmp_path}/other")
     assert status and "train.py and eval.py render each turn anew with history=template" in said
 
