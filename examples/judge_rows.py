@@ -51,5 +51,7 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     try:
         main(*sys.argv[1:])
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
         sys.exit(f"{sys.argv[0]}: {error}")
+    except (ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{sys.argv[0]}: {sys.argv[1]} is no file of eval.py save_episodes= ({error!r})")
