@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean, variance
 from time import strftime
 
-from benchmarks import referee
+from benchmarks import referee, tables
 from benchmarks.learning import TWELVE
 from examples.pipeline import as_words
 from rl.config import arguments, program
@@ -84,11 +84,11 @@ def compared(now: list[dict], then: list[dict]) -> Iterator[str]:
             if "failed" in policy:
                 yield f"{line} failed: {policy['failed']}"
                 continue
-            mean = fmean(referee.mean_of_seeds(row, name))
+            mean = fmean(tables.mean_of_seeds(row, name))
             if "sampled" not in earlier["policies"].get(name, {}):
                 yield f"{line} {mean:6.1%}  the table lacks it"
                 continue
-            value, low, high = referee.mean_and_interval(earlier, name, "sampled")
+            value, low, high = tables.mean_and_interval(earlier, name, "sampled")
             counts = [len(one["policies"][name]["sampled"]) for one in (row, earlier)]
             error = spread * math.sqrt(sum(1 / count for count in counts))
             place = "above" if mean > high else "within" if mean >= low else "below, as by chance"
@@ -99,7 +99,7 @@ def compared(now: list[dict], then: list[dict]) -> Iterator[str]:
 
 def seed_deviation(rows: list[dict]) -> float:
     """Return the standard deviation of one seed's success on the panel, pooled over the policies with several seeds."""
-    by_policy = [referee.mean_of_seeds(row, name) for row in rows for name in row["policies"]]
+    by_policy = [tables.mean_of_seeds(row, name) for row in rows for name in row["policies"]]
     return math.sqrt(fmean([variance(means) for means in by_policy if len(means) > 1] or [0.0]))
 
 

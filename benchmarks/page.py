@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from benchmarks import referee
+from benchmarks import referee, tables
 from rl.config import program
 from rl.config.refusals import Refusal
 from rl.run import exits
@@ -30,10 +30,10 @@ class Keys:
     check: bool = False  # only compare
 
 
-def tables(rows: list[dict]) -> Iterator[str]:
+def table_of_each(rows: list[dict]) -> Iterator[str]:
     """Yield the lines of the tables, one for each environment."""
     for row in rows:
-        yield from referee.table(row)
+        yield from tables.table(row)
         yield ""
 
 
@@ -41,7 +41,7 @@ def table_in_rows(rows: list[dict]) -> Iterator[str]:
     """Yield the lines of one table: sampled success, greedy success, and what training adds to sampled success, over
     SFT where a row has it and else over the base. A policy that failed has its reason."""
     names = names_of(rows)
-    trained = [name for name in names if any(name in row["policies"] and referee.trained(row, name) for row in rows)]
+    trained = [name for name in names if any(name in row["policies"] and tables.trained(row, name) for row in rows)]
     yield f"| `env=` | distinct tasks | {' | '.join([*names, *(f'{name} adds' for name in trained)])} |"
     yield f"|---|{'---:|' * (1 + len(names) + len(trained))}"
     for row in rows:
@@ -75,15 +75,15 @@ def success(row: dict, name: str) -> str:
         return f"failed: {policy['failed'].replace('|', '/')}"
     if not policy:
         return ""
-    greedy, *_ = referee.mean_and_interval(row, name, "greedy")
-    return "{:.1%} ({:.1%} to {:.1%})".format(*referee.mean_and_interval(row, name, "sampled")) + f"; {greedy:.1%}"
+    greedy, *_ = tables.mean_and_interval(row, name, "greedy")
+    return "{:.1%} ({:.1%} to {:.1%})".format(*tables.mean_and_interval(row, name, "sampled")) + f"; {greedy:.1%}"
 
 
 def gain(row: dict, name: str) -> str:
     """Return the cell of what an algorithm adds to the start's sampled success; empty if it has none."""
-    if "sampled" not in row["policies"].get(name, {}) or not referee.trained(row, name):
+    if "sampled" not in row["policies"].get(name, {}) or not tables.trained(row, name):
         return ""
-    return "{:+.1%} ({:+.1%} to {:+.1%})".format(*referee.mean_and_interval(row, name, "sampled", row["start"]))
+    return "{:+.1%} ({:+.1%} to {:+.1%})".format(*tables.mean_and_interval(row, name, "sampled", row["start"]))
 
 
 def written_anew(page: str) -> str:
@@ -95,7 +95,7 @@ def written_anew(page: str) -> str:
             raise Refusal(f"{PAGE}: there is no {missing[0]}; out= of python -m {referee.NAME} writes it")
         records = [read_json(path) for path in paths]
         heads = [f"`{record['command']}` at {record['commit']}:" for record in records]
-        form = {"rows": table_in_rows, "columns": table_in_columns, None: tables}[found[2]]
+        form = {"rows": table_in_rows, "columns": table_in_columns, None: table_of_each}[found[2]]
         lines = form([row for record in records for row in record["rows"]])
         return "\n".join([found[0].partition("\n")[0], *heads, "", *lines, "<!-- end -->"])
 

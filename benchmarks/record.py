@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import referee
+from benchmarks import referee, tables
 from rl.config import program
 from rl.config.arguments import ArgumentError
 from rl.run import exits, history
@@ -88,7 +88,7 @@ def main(words: list[str]) -> None:
     with exits.exits_cleanly(NAME):
         row = row_of(keys)
         write_text(Path(keys.out), json.dumps(record_with(row, keys)) + "\n")
-        print(*referee.table(row), sep="\n")
+        print(*tables.table(row), sep="\n")
 
 
 if __name__ == "__main__":

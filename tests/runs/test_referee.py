@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import learn, page, record, referee
+from benchmarks import learn, page, record, referee, tables
 from rl.config.arguments import split
 from rl.run.files import append
 
@@ -86,9 +86,9 @@ def test_cells_are_rates_and_paired_differences(programs, tmp_path, capsys):
     lines = (tmp_path / "table.md").read_text().splitlines()
     cells = next(line for line in lines if line.startswith("| grpo")).split(" | ")
     assert [cell.split(" ")[0] for cell in cells[2:6]] == ["120", "85.0%", "+55.0%", "+40.0%"]
-    value, low, high = referee.mean_and_interval(row, "grpo", "sampled", "ppo")
+    value, low, high = tables.mean_and_interval(row, "grpo", "sampled", "ppo")
     assert value == 0.4 and 0 < low < 0.4 < high < 0.7
-    worse = referee.mean_and_interval(row, "ppo", "sampled", "grpo")
+    worse = tables.mean_and_interval(row, "ppo", "sampled", "grpo")
     assert worse == pytest.approx((-0.4, -high, -low), abs=0.05), "differences may be negative"
     svg = (tmp_path / "table-sat.svg").read_text()
     assert all(f">{name}<" in svg for name in SOLVED)
@@ -248,7 +248,7 @@ def test_adapters_of_grpo_are_compared_at_their_own_rates(programs, tmp_path):
     assert ranks == {"r1": "1", "rslora": "64", "lora+": "16", "all": "0"}
     assert by_name["rslora-0"]["lora.rslora"] == "true" and by_name["lora+-0"]["lora.b_rate"] == "16"
     assert (row["policies"]["r1"]["lr"], row["policies"]["all"]["lr"]) == (0.003, 0.0003)
-    assert "- r1" in "".join(referee.table(row)), "the first of them is what others are compared with"
+    assert "- r1" in "".join(tables.table(row)), "the first of them is what others are compared with"
 
 
 @pytest.fixture
