@@ -132,6 +132,8 @@ def read(words: list[str]) -> tuple[Keys, dict[str, str]]:
             raise ArgumentError(f"{key}= is not yours to give: see the rules in --help")
     if keys.table and not Path(keys.table).is_file():
         raise ArgumentError(f"table={keys.table} is not a file; out= of an earlier comparison writes one")
+    if keys.out and Path(keys.out).is_dir():
+        raise ArgumentError(f"out={keys.out} is a folder; give the name of a file")
     if keys.tune == "lr" and "lr" in given:
         raise ArgumentError("tune=lr looks for the rate, so lr= cannot be given")
     return keys, given

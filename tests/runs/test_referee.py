@@ -149,6 +149,7 @@ def test_rates_are_tuned_on_training_tasks_alone(programs, tmp_path):
         (["rates=1,2"], "rates=1,2: three different factors"),
         (["episodes=100"], "episodes=100 must be a multiple of grpo.group_size=8"),
         (["tokens=5"], "choose another runs="),
+        (["out=."], "out=. is a folder; give the name of a file"),
     ],
 )
 def test_wrong_words_are_one_line_before_anything_runs(words, said, programs, tmp_path, capsys):
