@@ -5,16 +5,16 @@ one message puts its task into the places that the file names in braces.
 """
 
 import re
-from functools import lru_cache
 from pathlib import Path
 
+from envs.read_once import read_once
 from envs.refusal import Refusal
 
 ENDINGS = (".txt", ".md")  # of a value that names a file
 MOST_BYTES = 2**16  # of the file
 
 
-@lru_cache(maxsize=16)
+@read_once
 def text_of(path: str) -> str:
     """Return the text of a file. Raise ValueError with the reason if it is missing, empty, too large or not UTF-8."""
     if Path(path).exists() and not Path(path).is_file():  # opening a pipe would wait for ever

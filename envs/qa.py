@@ -37,6 +37,7 @@ from envs.answers import answer_number, final_number, plain_text
 from envs.base import Step
 from envs.conversations import LISTS, conversation, without_flag
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
+from envs.read_once import read_once
 from envs.refusal import Refusal
 
 RULES = {"text": (plain_text, plain_text), "number": (final_number, answer_number)}  # of match=: what must be equal,
@@ -116,7 +117,7 @@ class Env(OwnSplits):
             raise RuntimeError(f"there is no expert for a row of {self.config.data}: {error}") from None
 
 
-@lru_cache
+@read_once
 def say_unread(config: Config, path: str) -> None:
     """Print the columns of a file's first row that a rule does not read; a function reads what it wants."""
     row = rows.row_of(path, rows.places_in_order(path, reader(config), once=True)[0])

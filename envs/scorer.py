@@ -4,13 +4,13 @@ import sys
 import traceback
 from collections.abc import Callable
 from copy import deepcopy
-from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from numbers import Real
 from pathlib import Path
 
 from envs.base import EnvironmentFailed
 from envs.common import check_file, nearest
+from envs.read_once import read_once
 from envs.refusal import Refusal
 
 DIGITS = 6  # of a score: 0.7 + 0.2 + 0.1 is 1
@@ -22,7 +22,7 @@ def file_of(scorer: str) -> str:
     return path if path.endswith(".py") and name else ""
 
 
-@lru_cache
+@read_once
 def load(scorer: str) -> Callable[[str, dict], float]:
     """Return the function. Raise ValueError if its file is missing, fails, or has no such function."""
     path, name = file_of(scorer), scorer.rpartition(":")[2]

@@ -20,7 +20,7 @@ import torch
 
 import lora
 import train as program
-from envs import prompt_file, scorer
+from envs.read_once import read_anew
 from models import CausalLM, Tokenizer
 from models.engine import Engine
 from models.logprob import token_logprobs
@@ -160,8 +160,7 @@ def train(**settings: Any) -> Trained:
     flat = arguments.flatten(settings)
     if flat.get("plan"):
         raise ArgumentError("plan= prints what a run needs and ends the program: python train.py plan=true")
-    for read in (scorer.load, prompt_file.text_of):  # a run keeps what it has read; the next one reads anew
-        read.cache_clear()
+    read_anew()
     cfg = words.checked(as_words({"ranks": 1, **flat}), "train.py")
     if cfg.ranks != 1:
         raise ArgumentError(f"ranks={cfg.ranks}: train() is one process; python train.py starts several")

@@ -13,6 +13,7 @@ from envs.common import SPLITS, check_file, split_of
 from envs.data_files import plain_entry, read_json, say_unread
 from envs.db_bench.templates import POOLS, TABLES, TEMPLATES
 from envs.names import MadeUp
+from envs.read_once import read_once
 from envs.refusal import Refusal
 from envs.simulators.mysql import Database, digest
 
@@ -279,7 +280,7 @@ def read_data(path: str) -> dict[str, list[dict]] | dict[str, dict]:
     return data
 
 
-@lru_cache(maxsize=4)
+@read_once
 def read_entries(path: str, single_skill: bool = False) -> dict[str, list[dict]]:
     """Return {skill: entries} of a file. An entry of several skills is in the list of each, or left out."""
     data, found = read_data(path), {}
@@ -298,7 +299,7 @@ def read_entries(path: str, single_skill: bool = False) -> dict[str, list[dict]]
     return found
 
 
-@lru_cache(maxsize=4)
+@read_once
 def read_in_order(path: str) -> list[Task]:
     """Return all tasks of a file, those of several skills too, in its order."""
     data = read_data(path)
@@ -315,7 +316,7 @@ def read_in_order(path: str) -> list[Task]:
     return found
 
 
-@lru_cache(maxsize=4)
+@read_once
 def read_tasks(path: str, single_skill: bool = False) -> dict[str, dict[str, list[Task]]]:
     """Return {split: {skill: tasks}} of a file; see `read_entries`. A task's skill lists all of them, with commas."""
     found: dict = {split: {} for split in SPLITS}

@@ -12,7 +12,6 @@ the machine; `evaluation`, which has `match` (a string, or an object with `answe
 
 import re
 from collections import Counter
-from functools import lru_cache
 from pathlib import Path
 
 from envs import rows
@@ -21,6 +20,7 @@ from envs.data_files import plain_entry, read_json, read_text, say_unread
 from envs.http.exchange import plain
 from envs.os_interaction.tasks import Python, Task
 from envs.own_splits import files_of
+from envs.read_once import read_once
 from envs.refusal import Refusal
 
 READ = {  # keys of an entry of either set; the others are said
@@ -31,7 +31,7 @@ NESTED = ("initialization_command_item", "evaluation_info", "skill_list")  # fie
 MOST_PATTERN = 1000  # characters of an answer's pattern
 
 
-@lru_cache(maxsize=4)  # many environments share one reading of a file
+@read_once
 def read(path: str, scripts: str = "", splits: str = "hash") -> dict[str, list[Task]]:
     """Return {split: tasks}, by a hash of the instruction or of the data set's own files (envs/own_splits.py).
 

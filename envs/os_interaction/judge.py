@@ -13,6 +13,7 @@ from envs import base
 from envs.http.exchange import plain
 from envs.os_interaction import data as os_data
 from envs.os_interaction.tasks import Python, Task
+from envs.read_once import read_once
 from envs.refusal import Refusal
 from envs.simulators import sandbox
 from envs.simulators.sandbox.machine import RealMachine, Refused
@@ -217,7 +218,7 @@ def obstacle(task: Task, mode: str = sandbox.ISOLATED, kind: str = "simulated") 
     return "" if after == "correct" else "its own solution does not pass its check on this machine"
 
 
-@cache  # reported once per file and split
+@read_once  # and reported once per file and split
 def skipped(
     path: str, scripts: str, split: str, mode: str = sandbox.ISOLATED, splits: str = "hash", kind: str = "simulated"
 ) -> str:

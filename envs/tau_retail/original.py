@@ -10,12 +10,12 @@ them. What it would do "if the agent asks for confirmation" it says when the age
 
 import re
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from envs.common import SPLITS, split_of
 from envs.data_files import say_unread
 from envs.own_splits import files_of
+from envs.read_once import read_once
 from envs.refusal import Refusal
 from envs.tau_retail.database import Database
 from envs.tau_retail.expert import HUMAN
@@ -43,7 +43,7 @@ WAVERS = re.compile(
 READ = {"instruction", "user_id", "actions", "outputs", "annotator"}  # keys of a task; the others are said
 
 
-@lru_cache(maxsize=4)
+@read_once
 def load_tasks(folder: str, splits: str = "hash") -> dict[str, list[Task]]:
     """Return {split: tasks}, by a hash of the task or of the folder's own files: tasks_train.json, tasks_dev.json,
     tasks_test.json, or else tasks.json for each split. Raise ValueError if a file has none, or one cannot be played."""

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from envs import data_files
+from envs.read_once import read_once
 from envs.refusal import Refusal
 from envs.tau_retail.goods import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, STREETS
 
@@ -86,7 +87,7 @@ def _drawn(source: str, short: bool, customers: int, count: int, fresh: bool = F
     return Shop(products, orders, users, fresh)
 
 
-@lru_cache(maxsize=2)
+@read_once
 def load_shop(folder: str) -> Shop:
     """Return the shop in a folder's users.json, products.json and orders.json. Raise ValueError for bad files."""
     tables = {name: read_json(folder, f"{name}.json", dict) for name in RECORDS}
