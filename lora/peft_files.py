@@ -360,9 +360,14 @@ def _read_tensors(folder: Path, count: int) -> dict[str, torch.Tensor]:
         try:
             with warnings.catch_warnings(action="ignore"):  # of torch about pickle's protocols, beside our one line
                 tensors = torch.load(pickled, map_location="cpu", weights_only=True)
-            return {key: tensor.detach() for key, tensor in tensors.items()}
+            tensors = {key: tensor.detach() for key, tensor in tensors.items()}
         except Exception as error:  # the unpickler raises many kinds and may return anything
             raise Refusal(f"{pickled}: not readable as plain weights ({type(error).__name__})") from None
+        for key, tensor in tensors.items():  # in a pickled file a few bytes may stand for any number of entries
+            dense = tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested
+            if not dense or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+                raise Refusal(f"{pickled}: {key} is no dense tensor that holds all of its entries")
+        return tensors
     raise FileNotFoundError(f"{path}: missing (and no adapter_model.bin either)")
 
 

@@ -282,6 +282,24 @@ def test_pickled_adapter_executes_no_code(tmp_path):
     assert torch.equal(logits(other), logits(model)), "safetensors go before what is pickled"
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch about the forms of tensors
+def test_pickled_tensors_hold_their_entries(tmp_path):
+    """Some kinds of tensors stand for more than their bytes: a stride of 0 for a million times a million entries."""
+    lora.save_adapter(model := adapted_model(), tmp_path)
+    path, pickled = tmp_path / "adapter_model.safetensors", tmp_path / "adapter_model.bin"
+    tensors = load_file(path)
+    path.unlink()
+    name, factor = next(iter(tensors.items()))
+    million = torch.zeros(1).expand(10**6, 10**6)
+    for other in (million, factor.to_sparse(), factor.to("meta"), torch.nested.nested_tensor([factor])):
+        torch.save({**tensors, name: other}, pickled)
+        with pytest.raises(ValueError, match=rf"adapter_model\.bin: {name} is no dense tensor"):
+            lora.load_adapter(tiny_model(), tmp_path)
+    torch.save({**tensors, name: factor.T.contiguous().T}, pickled)
+    lora.load_adapter(read := tiny_model(), tmp_path)
+    assert torch.equal(logits(read), logits(model)), "the order of its entries is free"
+
+
 # PEFT reads ours, and we read PEFT's
 
 
