@@ -66,10 +66,14 @@ def write(folders: list[Path], keys: Keys) -> list[str]:
     folders = _runs_among(folders)
     if keys.epoch and len(folders) > 1:
         raise ArgumentError("epoch= is for the page of one run")
-    rows = [row(folder) for folder in folders]
-    for folder, (_, what, *_) in zip(folders, rows, strict=True):
-        if what.startswith("damaged: "):
+    by_folder = {folder: row(folder) for folder in folders}
+    damaged = {folder: row[1] for folder, row in by_folder.items() if row[1].startswith("damaged: ")}
+    for folder, what in damaged.items():
+        if len(damaged) == len(folders):
             raise ArgumentError(f"{folder} is {what}")
+        print(f"rl.report: {folder} is {what}; it is left out", file=sys.stderr)
+    folders = [folder for folder in folders if folder not in damaged]
+    rows = [by_folder[folder] for folder in folders]
     name = "report.html" if len(folders) == 1 else "report_side_by_side.html"
     out = Path(keys.out) if keys.out else folders[0] / name
     compared = paired_differences(folders)

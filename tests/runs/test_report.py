@@ -688,11 +688,16 @@ WRONG_SETTINGS = [{"env": 3}, {"env": "nowhere"}, {"textcraft": 3}, {"epochs": 0
 
 
 @pytest.mark.parametrize("wrong", WRONG_SETTINGS, ids=str)
-def test_settings_of_another_kind_are_named_as_damaged(wrong, tmp_path):
+def test_settings_of_another_kind_are_named_as_damaged(wrong, tmp_path, capsys):
     runs_here = [make_run(tmp_path / name, {1: [make_episode("a")]}) for name in ("x", "y")]
     path = runs_here[0] / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
     assert f"{tmp_path}/x  damaged: " in "\n".join(runs.listed(tmp_path))
-    for folders in (runs_here[:1], runs_here):
-        with pytest.raises(ArgumentError, match=rf"^{tmp_path}/x is damaged: [^\n]+$"):
-            runs.write(folders, runs.Keys(out=str(tmp_path / "page.html")))
+    page = tmp_path / "page.html"
+    with pytest.raises(ArgumentError, match=rf"^{tmp_path}/x is damaged: [^\n]+$"):
+        runs.write(runs_here[:1], runs.Keys(out=str(page)))
+    assert not page.exists()
+    _, line, *_ = runs.write(runs_here, runs.Keys(out=str(page)))
+    said = capsys.readouterr().err
+    assert line.startswith(f"{tmp_path}/y  ") and page.exists(), "one damaged run of several is left out"
+    assert said.startswith(f"rl.report: {tmp_path}/x is damaged: ") and said.endswith("; it is left out\n")
