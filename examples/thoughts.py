@@ -62,5 +62,6 @@ if __name__ == "__main__":
     if folder.exists() or out.exists():
         sys.exit(f"{folder if folder.exists() else out} is there already: give new names")
     shutil.copytree(TINY, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    settings = folder / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"chat_template": TEMPLATE}))
     out.write_text("".join(json.dumps(row) + "\n" for seed in range(EPISODES) for row in rows(seed)))
