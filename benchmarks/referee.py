@@ -31,7 +31,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -132,6 +132,7 @@ def read(words: list[str]) -> tuple[Keys, dict[str, str]]:
             raise ArgumentError(f"{key}= is not yours to give: see the rules in --help")
     if keys.table and not Path(keys.table).is_file():
         raise ArgumentError(f"table={keys.table} is not a file; out= of an earlier comparison writes one")
+    keys = replace(keys, out=keys.out.replace("{cpu}", common.cpu_name()))
     if keys.out and Path(keys.out).is_dir():
         raise ArgumentError(f"out={keys.out} is a folder; give the name of a file")
     if keys.tune == "lr" and "lr" in given:

@@ -12,7 +12,7 @@ from rl import stats
 from rl.report import picture
 
 
-def values(row: dict, name: str, kind: str, against: str = "") -> tuple[list[list[float]], list[list[str]]]:
+def values(row: dict, name: str, kind: str, against: str = "") -> tuple[list[list[int]], list[list[str]]]:
     """Return for each seed the successes of tasks, or their differences to another policy's, and the tasks' names."""
     own = row["policies"][name][kind]
     other = row["policies"][against][kind] if against else ["0" * len(row["tasks"])]
@@ -33,6 +33,8 @@ def mean_of_seeds(row: dict, name: str) -> list[float]:
 
 
 def mean_and_interval(row: dict, name: str, kind: str, against: str = "") -> tuple[float, float, float]:
+    """Return (mean, low, high) of a policy's success, or of its difference to another policy: shares from 0 to 1, or -1
+    to 1, and the 80 % interval over tasks and seeds."""
     by_seed, tasks = values(row, name, kind, against)
     possible = stats.DIFFERENCE if against else stats.RATE
     return fmean(chain(*by_seed)), *stats.seeds_interval(by_seed, tasks, possible)

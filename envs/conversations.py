@@ -115,8 +115,8 @@ def _of_list(row: dict, prompt: str, answer: str) -> tuple[list[dict], set[str]]
     if not names:
         wanted = f"a text under {prompt!r}" + (f" and {answer!r}" if answer else "")
         there = ", ".join(repr(name)[1:-1][:80] for name in list(row)[:20])
-        other = "prompt_column= and answer_column= name other columns" if answer else "prompt_column= names another"
-        raise Refusal(f"neither messages nor conversations nor {wanted}; there is: {there} ({other})")
+        other = " (sft.prompt_column= and sft.answer_column= name other columns)" if answer else ""
+        raise Refusal(f"neither messages nor conversations nor {wanted}; there is: {there}{other}")
     if len(names) == 2 and row[names[0]] != row[names[1]]:
         raise Refusal("it has messages and conversations, which differ: leave one of them out")
     listed = row[names[0]]

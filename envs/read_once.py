@@ -1,4 +1,4 @@
-"""Files that are read once: the many environments of a run share one reading, and the run keeps what it has read."""
+"""Files that are read once: the many environments of a run share one reading, which the run keeps to its end."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -9,8 +9,9 @@ _readers: list = []
 
 
 def read_once(reader: Callable[..., Found]) -> Callable[..., Found]:
-    """Decorate a function of a path, whose results are kept until `read_anew`. An error is not kept."""
-    kept = lru_cache(maxsize=16)(reader)
+    """Decorate a function of hashable arguments that reads a file. Its results are kept until `read_anew`, errors are
+    not."""
+    kept = lru_cache(maxsize=None)(reader)
     _readers.append(kept)
     return kept
 

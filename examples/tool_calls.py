@@ -10,7 +10,7 @@ r"""SmolLM2 with tools: a chat template that declares and calls them, demonstrat
         os_interaction.tools=native
     python -m rl.serve adapter=runs/rl/epoch_16 model=caller    # answers `tools` of OpenAI's protocol with calls
 
-The folder `caller` is SmolLM2, whose own template knows no tools, with a template in the form of Qwen2.5's. With
+The folder `caller` is SmolLM2, whose own template knows no tools, with one whose calls have Qwen2.5's form. With
 tools=native the environment offers `bash` and `finish` as JSON schemas, and a reply is a call of one of them.
 What the run reaches stands in docs/results.md, "Calls of tools".
 """
@@ -27,9 +27,7 @@ from models.weights import resolve  # noqa: E402
 
 TEMPLATE = """{% if tools %}<|im_start|>system
 You can call these tools:
-<tools>{% for tool in tools %}
-{{ tool | tojson }}{% endfor %}
-</tools>
+<tools>{% for tool in tools %}{{ tool | tojson }}{% endfor %}</tools>
 Call one in this form:
 <tool_call>
 {"name": <its name>, "arguments": <an object>}
@@ -38,16 +36,14 @@ Call one in this form:
 <tool_response>
 {{ m.content }}
 </tool_response>{% else %}<|im_start|>{{ m.role }}
-{{ m.content }}{% for call in m.tool_calls or [] %}{% if m.content or not loop.first %}
-
-{% endif %}<tool_call>
+{{ m.content }}{% for call in m.tool_calls or [] %}{% if m.content or not loop.first %}{{ '\\n' }}{% endif %}<tool_call>
 {"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
 </tool_call>{% endfor %}{% endif %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     folder = Path(sys.argv[1])
     if folder.exists():

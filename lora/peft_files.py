@@ -116,6 +116,7 @@ def load_adapter(model: nn.Module, folder: Path | str, name: str = "default", tr
             raise Refusal(f"the file has the layer {min(paths - named)}, which target_modules does not name")
         for path, (r, _) in sizes.items():
             _check_shapes(tensors, path, _base(model, path), r)
+        _check_numbers(tensors)  # last: until here a file may claim any number of them
     names = inject(
         model,
         r=config["r"],
@@ -298,11 +299,6 @@ def _fused_linears(config: dict, model: nn.Module) -> set[str]:
 def _stored_linears(tensors: dict[str, torch.Tensor], model: nn.Module) -> set[str]:
     """Return the layers whose factors are in the file. Raise ValueError for other tensors and other models' layers."""
     _check_names(tensors)
-    for key, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            raise Refusal(f"{key} has dtype {tensor.dtype}; weights must be floating-point numbers")
-        if not tensor.float().sum().isfinite() and not tensor.float().isfinite().all():
-            raise Refusal(f"{key} has an entry that is not finite")
     paths = {key.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for key in tensors}
     modules = dict(model.named_modules())
     for path in sorted(paths):
@@ -338,6 +334,15 @@ def _check_shapes(tensors: dict[str, torch.Tensor], path: str, base: nn.Linear, 
             raise Refusal(f"{path}.lora_{factor} has shape {tuple(tensor.shape)}, this model needs {shape}")
 
 
+def _check_numbers(tensors: dict[str, torch.Tensor]) -> None:
+    """Raise ValueError for a tensor of another kind than floating-point numbers, or with one that is not finite."""
+    for key, tensor in tensors.items():
+        if not tensor.is_floating_point() or str(tensor.dtype).startswith("torch.float4"):  # two numbers to a byte
+            raise Refusal(f"{key} has dtype {tensor.dtype}; weights must be floating-point numbers of 8 bits or more")
+        if not tensor.float().sum().isfinite() and not tensor.float().isfinite().all():
+            raise Refusal(f"{key} has an entry that is not finite")
+
+
 def _read_tensors(folder: Path, count: int) -> dict[str, torch.Tensor]:
     """Return the tensors of the adapter's file, on the CPU. A pickled file is read with weights_only=True.
 
@@ -360,7 +365,7 @@ def _read_tensors(folder: Path, count: int) -> dict[str, torch.Tensor]:
         try:
             with warnings.catch_warnings(action="ignore"):  # of torch about pickle's protocols, beside our one line
                 tensors = torch.load(pickled, map_location="cpu", weights_only=True)
-            tensors = {key: tensor.detach() for key, tensor in tensors.items()}
+            tensors = {str(key): tensor.detach() for key, tensor in tensors.items()}
         except Exception as error:  # the unpickler raises many kinds and may return anything
             raise Refusal(f"{pickled}: not readable as plain weights ({type(error).__name__})") from None
         for key, tensor in tensors.items():  # in a pickled file a few bytes may stand for any number of entries

@@ -18,7 +18,7 @@ from rl.tasks import mixture
 
 ABOUT = """Without a folder: list the runs in runs/ with their best numbers. With the folder of a run: write its
 report.html anew. With several: write one page with the runs side by side, and print each one's paired difference to the
-first, if their last evaluations played the same tasks; what is no run among them is named and left out.
+first, if their last evaluations played the same tasks; what is no run among them, or damaged, is named and left out.
 
     python -m rl.report
     python -m rl.report runs/x
@@ -66,21 +66,15 @@ def write(folders: list[Path], keys: Keys) -> list[str]:
     folders = _runs_among(folders)
     if keys.epoch and len(folders) > 1:
         raise ArgumentError("epoch= is for the page of one run")
-    by_folder = {folder: row(folder) for folder in folders}
-    damaged = {folder: row[1] for folder, row in by_folder.items() if row[1].startswith("damaged: ")}
-    for folder, what in damaged.items():
-        if len(damaged) == len(folders):
-            raise ArgumentError(f"{folder} is {what}")
-        print(f"rl.report: {folder} is {what}; it is left out", file=sys.stderr)
-    folders = [folder for folder in folders if folder not in damaged]
-    rows = [by_folder[folder] for folder in folders]
+    rows = _whole_among(folders)
+    folders = list(rows)
     name = "report.html" if len(folders) == 1 else "report_side_by_side.html"
     out = Path(keys.out) if keys.out else folders[0] / name
     compared = paired_differences(folders)
     text = page.page(folders, [lacking(folder, keys.epoch) for folder in folders], compared)
     with written(out):
         page.replace(out, text)
-    return [*table(rows, keys.markdown), *compared, f"{out}: {len(text) / 2**20:.1f} MiB"]
+    return [*table(list(rows.values()), keys.markdown), *compared, f"{out}: {len(text) / 2**20:.1f} MiB"]
 
 
 def draw(folders: list[Path], keys: Keys) -> list[str]:
@@ -94,7 +88,7 @@ def draw(folders: list[Path], keys: Keys) -> list[str]:
         raise ArgumentError("picture= draws runs: name the folder of at least one")
     if keys.out or keys.epoch:
         raise ArgumentError("picture= draws a picture instead of a page, so out= and epoch= do not apply")
-    folders = _runs_among(folders)
+    folders = list(_whole_among(_runs_among(folders)))
     text = picture.learning_curve(folders, keys.title)
     with written(out):
         page.replace(out, text)
@@ -142,6 +136,19 @@ def _runs_among(folders: list[Path]) -> list[Path]:
     for folder in others:
         print(f"rl.report: {folder} is not the folder of a run that has begun, so it is left out", file=sys.stderr)
     return runs
+
+
+def _whole_among(folders: list[Path]) -> dict[Path, list[str]]:
+    """Return the runs whose files can be read, each once, with its line in the table. Damaged ones are named and left
+    out. Raise ArgumentError if all are."""
+    rows = {folder: row(folder) for folder in folders}
+    whole = {folder: line for folder, line in rows.items() if not line[1].startswith("damaged: ")}
+    for folder in [folder for folder in rows if folder not in whole]:
+        said = f"{folder} is {rows[folder][1]}"
+        if not whole:
+            raise ArgumentError(said)
+        print(f"rl.report: {said}; it is left out", file=sys.stderr)
+    return whole
 
 
 def _has_begun(folder: Path) -> bool:

@@ -47,6 +47,5 @@ def test_a_changed_file_of_tasks_is_read_by_the_next_run(tmp_path):
         *(original.load_tasks, shop.load_shop, prompt_file.text_of, scorer.load, qa.say_unread),
     ],
 )
-def test_each_reader_of_a_users_file_forgets(reader, monkeypatch):
-    """Each is among those that read_anew empties."""
+def test_each_reader_of_a_users_file_is_emptied(reader):
     assert reader in read_anew.__globals__["_readers"]

@@ -50,8 +50,9 @@ def test_an_example_takes_new_names_alone(tmp_path):
     for words in (["examples/tool_calls.py", str(tmp_path)], ["examples/thoughts.py", str(tmp_path), "rows.jsonl"]):
         status, printed, said = run_program(*words)
         assert status == 1 and not printed and said.startswith(f"{tmp_path} is there already: give ")
-        status, printed, said = run_program(words[0])
-        assert status == 1 and not printed and "python train.py" in said
+        for asked in ([], ["--help"]):
+            status, printed, said = run_program(words[0], *asked)
+            assert status == 1 and not printed and "python train.py" in said
 
 
 def test_a_thought_has_the_commands_that_are_left_and_the_action_solves_the_task():

@@ -696,7 +696,12 @@ def test_settings_of_another_kind_are_named_as_damaged(wrong, tmp_path, capsys):
     page = tmp_path / "page.html"
     with pytest.raises(ArgumentError, match=rf"^{tmp_path}/x is damaged: [^\n]+$"):
         runs.write(runs_here[:1], runs.Keys(out=str(page)))
+    with pytest.raises(ArgumentError, match="/x is damaged"):
+        runs.write([runs_here[0]] * 2, runs.Keys(out=str(page)))
     assert not page.exists()
+    with pytest.raises(ValueError, match="/y has logged no epoch of play"):  # nor is the damaged one drawn
+        runs.draw(runs_here, runs.Keys(picture=str(tmp_path / "curve.svg")))
+    assert "is damaged" in capsys.readouterr().err
     _, line, *_ = runs.write(runs_here, runs.Keys(out=str(page)))
     said = capsys.readouterr().err
     assert line.startswith(f"{tmp_path}/y  ") and page.exists(), "one damaged run of several is left out"
