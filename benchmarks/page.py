@@ -38,8 +38,8 @@ def table_of_each(rows: list[dict]) -> Iterator[str]:
 
 
 def table_in_rows(rows: list[dict]) -> Iterator[str]:
-    """Yield the lines of one table: sampled success, greedy success, and what training adds to sampled success, over
-    SFT where a row has it and else over the base. A policy that failed has its reason."""
+    """Yield the lines of one table: sampled success, greedy success, and what training adds to each, over SFT where a
+    row has it and else over the base. A policy that failed has its reason."""
     names = names_of(rows)
     trained = [name for name in names if any(name in row["policies"] and tables.trained(row, name) for row in rows)]
     yield f"| `env=` | distinct tasks | {' | '.join([*names, *(f'{name} adds' for name in trained)])} |"
@@ -80,10 +80,12 @@ def success(row: dict, name: str) -> str:
 
 
 def gain(row: dict, name: str) -> str:
-    """Return the cell of what an algorithm adds to the start's sampled success; empty if it has none."""
+    """Return the cell of what an algorithm adds to the start's sampled and greedy success; empty if it has none."""
     if "sampled" not in row["policies"].get(name, {}) or not tables.trained(row, name):
         return ""
-    return "{:+.1%} ({:+.1%} to {:+.1%})".format(*tables.mean_and_interval(row, name, "sampled", row["start"]))
+    greedy, *_ = tables.mean_and_interval(row, name, "greedy", row["start"])
+    sampled = tables.mean_and_interval(row, name, "sampled", row["start"])
+    return "{:+.1%} ({:+.1%} to {:+.1%})".format(*sampled) + f"; {greedy:+.1%}"
 
 
 def written_anew(page: str) -> str:
