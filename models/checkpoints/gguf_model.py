@@ -170,6 +170,14 @@ def check_tensors(tensors: dict[str, Tensor], config: dict) -> None:
         raise Refusal(f"tensor {missing[0]} is missing")
 
 
+def check_header(path: Path) -> None:
+    """Raise ValueError, one line that names the file and the field, if its header is damaged or not supported."""
+    try:
+        config_of(read(path))
+    except Refusal as error:
+        raise Refusal(f"{path}: {error}") from None
+
+
 def convert(path: Path, folder: Path) -> dict[str, int]:
     """Write config.json, the weights in float32 and the tokenizer's files into an existing folder.
 

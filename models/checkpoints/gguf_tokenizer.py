@@ -48,13 +48,16 @@ def files(metadata: dict, config: dict) -> dict[str, str]:
         tokens, types = tokens[:-1], types[:-1]
     special = {name: tokens[i] for name, i in ids(metadata).items() if i < len(tokens)}
     bos = special.get("bos_token_id")
-    adds_bos = bool(bos) and metadata.get("tokenizer.ggml.add_bos_token", metadata["tokenizer.ggml.pre"] == "llama-bpe")
+    adds_bos = metadata.get("tokenizer.ggml.add_bos_token", metadata["tokenizer.ggml.pre"] == "llama-bpe")
+    if not isinstance(adds_bos, bool):
+        raise Refusal(f"tokenizer.ggml.add_bos_token {shown(adds_bos)} is neither true nor false")
+    adds_bos = adds_bos and bool(bos)
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config["max_position_embeddings"],
         "clean_up_tokenization_spaces": False,
         **{name.removesuffix("_id"): token for name, token in special.items()},
-        "add_bos_token": bool(adds_bos),
+        "add_bos_token": adds_bos,
     }
     if (template := metadata.get("tokenizer.chat_template")) is not None:
         if not isinstance(template, str):
@@ -95,13 +98,13 @@ def texts(metadata: dict, key: str) -> list[str]:
 
 
 def merges_of(metadata: dict, tokens: list[str]) -> list[str]:
-    """Return the merges, two tokens with a space between. Raise ValueError for one that does not make a token."""
+    """Return the merges, each two tokens with a space between. Raise ValueError for one that makes no token."""
     known, merges = set(tokens), texts(metadata, "merges")
     if len(known) < len(tokens):
         raise Refusal("tokenizer.ggml.tokens has a token twice")
     for merge in merges:
         left, space, right = merge.partition(" ")
-        if not space or not {left, right, left + right} <= known:
+        if not space or " " in right or not {left, right, left + right} <= known:
             raise Refusal(f"tokenizer.ggml.merges: {merge[:60]!r} does not make a token of two")
     return merges
 
@@ -145,7 +148,8 @@ def specification(tokens: list[str], types: list[int], merges: list[str], pre: s
             **{"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None},
             **{"end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": whole_words},
             "vocab": {token: i for i, token in enumerate(tokens)},
-            "merges": merges,
+            # As pairs: the older form, a text, is skipped by the library tokenizers where it begins with "#version".
+            "merges": [merge.split(" ") for merge in merges],
         },
     }
 

