@@ -60,12 +60,12 @@ LLAMA3_FACTORS, LLAMA3_LENGTH = (8.0, 32.0), 8192  # of Llama 3.1 and 3.3, of Ll
 def config_of(file: File) -> dict:
     """Return a config.json. Raise ValueError for a key of the architecture, or a general one, that is not supported."""
     metadata, arch = file.metadata, file.metadata.get("general.architecture")
+    if metadata.get("split.count", 1) not in (0, 1):  # first: later parts have no architecture
+        raise Refusal(f"split.count {shown(metadata['split.count'])}: join the parts with llama-gguf-split first")
     if not isinstance(arch, str) or arch not in ARCHITECTURES:
         raise Refusal(f"architecture {shown(arch)} is not supported; supported: {', '.join(ARCHITECTURES)}")
     if metadata.get("general.type", "model") != "model":
         raise Refusal(f"general.type {shown(metadata['general.type'])} is not a model")
-    if metadata.get("split.count", 1) not in (0, 1):
-        raise Refusal(f"split.count {shown(metadata['split.count'])}: join the parts with llama-gguf-split first")
     for name, value in metadata.items():
         key = name.removeprefix(f"{arch}.")
         if key == name or key in READ or key in SIZES.values() or key in HARMLESS:

@@ -547,6 +547,7 @@ CHANGES = {  # of the metadata of a whole llama, and words of the refusal
     "an architecture that is an array": ({"general__architecture": ["llama"]}, "an array of 1"),
     "an adapter": ({"general__type": "adapter"}, "general.type"),
     "one of several files": ({"split__count": 3}, "split.count"),
+    "a later one of several files": ({"split__count": 3, "general__architecture": None}, "split.count"),
     "an unknown key": ({"llama__attention__scale": 0.5}, "llama.attention.scale"),
     "a window": ({"llama__attention__sliding_window": 4096}, "sliding_window"),
     "experts": ({"llama__expert_count": 8}, "llama.expert_count"),
