@@ -581,7 +581,6 @@ CHANGES = {  # of the metadata of a whole llama, and words of the refusal
     "a token twice": ({"tokenizer__ggml__tokens": ["a", *vocabulary()[0][1:]]}, "twice"),
     "a merge of nothing": ({"tokenizer__ggml__merges": ["ab"]}, "merges"),
     "a merge that makes no token": ({"tokenizer__ggml__merges": ["q q"]}, "merges"),
-    "a merge of three": ({"tokenizer__ggml__merges": ["a b c"]}, "merges"),
     "a text for a flag": ({"tokenizer__ggml__add_bos_token": "false"}, "add_bos_token 'false' is neither"),
     "no merges": ({"tokenizer__ggml__merges": None}, "merges"),
     "an id past the end": ({"tokenizer__ggml__eos_token_id": 10**6}, "eos_token_id"),
@@ -735,6 +734,8 @@ def test_merges_are_read_whole_by_other_programs():
     tokens = [*sorted(set("#versions")), *words]
     spec = gguf_tokenizer.specification(tokens, [1] * len(tokens), merges, "qwen2")
     assert Backend.from_str(json.dumps(spec)).encode("#versions").tokens == ["#versions"]
+    with pytest.raises(Refusal, match="'a b c' does not make a token of two"):  # that library reads no such token
+        gguf_tokenizer.merges_of({"tokenizer.ggml.merges": ["a b c"]}, ["a", "b c", "ab c"])
 
 
 def test_a_folder_of_a_killed_process_is_removed_after_a_day(tmp_path, user_cache):
