@@ -49,7 +49,7 @@ def folder_of(path: Path) -> Path:
     if not path.is_file():
         raise FileNotFoundError(f"model {str(path)!r}: no such file")
     version = _version(path)
-    folder = cache_folder() / f"{_sha256(path.resolve(), *version)}-{VERSION}"
+    folder = cache_folder() / f"{_checked_sha256(path.resolve(), *version)}-{VERSION}"
     if not folder.is_dir():
         print(write(path, folder, version), flush=True)
     return folder
@@ -94,7 +94,7 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=64)
-def _sha256(path: Path, size: int, changed: int) -> str:
+def _checked_sha256(path: Path, size: int, changed: int) -> str:
     """Return the digest of a .gguf file; it is computed once for a file that does not change.
 
     Raise ValueError for one that is not supported: its first bytes say so, and the others may be many GB.

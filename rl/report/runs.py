@@ -143,11 +143,11 @@ def _whole_among(folders: list[Path]) -> dict[Path, list[str]]:
     out. Raise ArgumentError if all are."""
     rows = {folder: row(folder) for folder in folders}
     whole = {folder: line for folder, line in rows.items() if not line[1].startswith("damaged: ")}
-    for folder in [folder for folder in rows if folder not in whole]:
-        said = f"{folder} is {rows[folder][1]}"
+    for folder, (_, what, *_) in rows.items():
         if not whole:
-            raise ArgumentError(said)
-        print(f"rl.report: {said}; it is left out", file=sys.stderr)
+            raise ArgumentError(f"{folder} is {what}")
+        if folder not in whole:
+            print(f"rl.report: {folder} is {what}; it is left out", file=sys.stderr)
     return whole
 
 
