@@ -5,18 +5,20 @@ ours, theirs, ...), so that whatever else the machine does falls on all of them.
 every value. benchmarks/sides.py makes the models of the sides.
 """
 
+import ctypes
 import gc
 import json
 import math
 import os
 import platform
 import re
+import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from statistics import median, quantiles
@@ -369,10 +371,13 @@ def scratch_of(work: Callable[[], list[torch.Tensor]], device: str = "cpu") -> f
 
 
 def reset_peak(device: str) -> None:
-    """Make the present use of memory the peak: of this process on a CPU, of torch's allocator on a GPU."""
+    """Make the present use of memory the peak: of this process on a CPU, of torch's allocator on a GPU. On a CPU what
+    the allocator holds free is returned to the system first, where that is possible."""
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
     elif Path("/proc/self/clear_refs").exists():
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc
+            trim(0)
         Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -403,7 +408,13 @@ def compose(name: str, rows: list[Row], options: Options, notes: list[str], abou
     versions = {"python": platform.python_version()}
     versions |= {package: version(package) or "absent" for package in PACKAGES}
     machine = describe_machine()
-    lines = [command.strip(), _join(machine), f"{options.threads} torch threads, " + _join(versions), _join(about), ""]
+    lines = [
+        f"{command.strip()} at {commit()}",
+        _join(machine),
+        f"{options.threads} torch threads, " + _join(versions),
+        _join(about),
+        "",
+    ]
     lines += ["| | side | median | tok/s | ratio | target | checked |", "|---|---|---:|---:|---:|---|---|"]
     lines += [line for row in rows for line in row.lines()]
     notes = [f"Ours multiplies {sizes}: {line}." for sizes, line in _chosen.items()] + notes
@@ -421,7 +432,8 @@ def compose(name: str, rows: list[Row], options: Options, notes: list[str], abou
         "Targets of time and memory are stated for the default sizes and printed only for them."
     )
     notes = [*notes, convention]
-    record = {"benchmark": name, "command": command.strip(), "machine": machine, "versions": versions, **about}
+    record = {"benchmark": name, "command": command.strip(), "commit": commit()}
+    record |= {"machine": machine, "versions": versions, **about}
     record |= {"options": asdict(options), "rows": [row.record() for row in rows], "notes": notes}
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]), json.dumps(record)
 
@@ -443,6 +455,17 @@ def progress(row: Row) -> Row:
     medians = [f"{side} {row.median(side):.4g} {row.unit}" for side in row.values]
     print(f"{row.name}: {', '.join(medians)}", file=sys.stderr, flush=True)
     return row
+
+
+@cache
+def commit() -> str:
+    """Return the commit of this checkout, with "-dirty" where a file differs from it; "unknown" without git."""
+    words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        found = ""
+    return found or "unknown"
 
 
 def describe_machine() -> dict:

@@ -287,6 +287,14 @@ def run_side(options: Options, side: str, model_folder: str) -> dict[str, Phase]
         return RUNS[side](options, model_folder, Path(folder))
 
 
+def base_of(options: Options, work: Path) -> str:
+    """Return the folder of the model; one with random weights is written into `work`."""
+    if options.model:
+        return str(resolve(options.model))
+    sides.write_base(options.shape, getattr(torch, options.dtype), str(work / "base"))
+    return str(work / "base")
+
+
 def measured(options: Options, side: str, model_folder: str) -> dict[str, Phase]:
     """Run a side in a process of its own; return its phases."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -311,6 +319,14 @@ def rows_of(runs: dict[str, list[dict[str, Phase]]]) -> list[Row]:
     return rows
 
 
+def described(options: Options) -> dict[str, str]:
+    """Return what the epoch is of."""
+    model = options.model or f"random weights, {options.shape}"
+    played = f"{options.episodes} episodes in groups of {options.group}"
+    epoch = f"{played}, {options.turns} turns of {options.new} tokens"
+    return {"model": model, "dtype": options.dtype, "lora": "r=16 all-linear", "epoch": epoch}
+
+
 NOTES = [
     "load: the model, its adapter, the optimizer and, of trl, its trainer; trial: whether sampling and training agree "
     "in every bit, which only ours tries. learn: one optimizer step over all episodes; its tok/s count prompts and "
@@ -331,26 +347,15 @@ def main(options: Options) -> None:
     runs: dict[str, list] = {side: [] for side in wanted}
     dropped: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        if options.model:
-            model = str(resolve(options.model))
-        else:
-            model = f"{folder}/base"
-            sides.write_base(options.shape, getattr(torch, options.dtype), model)
+        model = base_of(options, Path(folder))
         for _ in range(options.repeats):
             works = {side: partial(measured, options, side, model) for side in wanted if side not in dropped}
             for side, phases in common.each_side(works, dropped).items():
                 runs[side].append(phases)
     runs = {side: found for side, found in runs.items() if side not in dropped}
     rows = [common.progress(row) for row in rows_of(runs)]
-    about = {
-        "model": options.model or f"random weights, {options.shape}",
-        "dtype": options.dtype,
-        "lora": "r=16 all-linear",
-    }
-    played = f"{options.episodes} episodes in groups of {options.group}"
-    about |= {"epoch": f"{played}, {options.turns} turns of {options.new} tokens"}
     notes = [*NOTES, *common.absences(missing), *(f"{side}: left out, {why}." for side, why in dropped.items())]
-    common.report("real_size", rows, options, notes, about)
+    common.report("real_size", rows, options, notes, described(options))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ Differences are paired by seed and task. Their 80 % intervals are for other task
 import json
 import platform
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -223,11 +222,10 @@ def compare(keys: Keys, given: dict[str, str]) -> dict[str, Any]:
 
 def described(command: str) -> dict[str, Any]:
     """Return a record without rows: the command that made its runs, the commit, the machine and its versions."""
-    commit = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     return {
         "benchmark": "referee",
         "command": command,
-        "commit": subprocess.run(commit, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown",
+        "commit": common.commit(),
         "machine": {key: value for key, value in common.describe_machine().items() if key != "load_1min"},
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }

@@ -58,12 +58,15 @@ def reward(ids: list[int]) -> float:
 
 
 class Clock:
-    """Measure each step and its sampling, which lasts from the step's start until the rewards are computed."""
+    """Measure each step, its sampling, which lasts from the step's start until the rewards are computed, and how far
+    the step's peak of memory is above what the process held at its start."""
 
     def __init__(self, device: str, kind: str = "wall"):
-        self.device, self.now, self.steps, self.sampling = device, common.CLOCKS[kind], [], []
+        self.device, self.now, self.steps, self.sampling, self.memory = device, common.CLOCKS[kind], [], [], []
 
     def start(self) -> None:
+        common.reset_peak(self.device)
+        self.held = common.peak_gib(self.device)
         self.began = self._now()
 
     def sampled(self) -> None:
@@ -71,6 +74,7 @@ class Clock:
 
     def stop(self) -> None:
         self.steps.append(self._now() - self.began)
+        self.memory.append(common.peak_gib(self.device) - self.held)
 
     def _now(self) -> float:
         if self.device != "cpu":
@@ -224,10 +228,11 @@ def _alternate(peer: Peer):
 
 
 WHOLE, SAMPLING, REST, GAP = "whole step", "sampling", "the rest", "sampling against training"  # the rows
+MEMORY = "memory of a step"
 
 
 def rows_of(options: Options, clocks: dict[str, Clock], targets: dict) -> list[Row]:
-    """Return the rows of the whole step and of its two parts. targets: of the whole."""
+    """Return the rows of the whole step, of its two parts and of its memory. targets: of the whole."""
     tokens, kept = options.prompts * options.samples * options.new, slice(options.warmup, None)
     parts = {WHOLE: {}, SAMPLING: {}, REST: {}}
     for side, clock in clocks.items():
@@ -236,7 +241,8 @@ def rows_of(options: Options, clocks: dict[str, Clock], targets: dict) -> list[R
         parts[REST][side] = [a - b for a, b in zip(clock.steps[kept], clock.sampling[kept], strict=True)]
     rows = [Row(name, seconds, speedup=True, tokens=tokens) for name, seconds in parts.items()]
     rows[0].check, rows[0].targets = "lengths, gradients, weights moved on both sides", targets
-    return rows
+    memory = {side: clock.memory[kept] for side, clock in clocks.items()}
+    return [*rows, Row(MEMORY, memory, "GiB")]
 
 
 def measure(options: Options, missing: list[str], targets: dict) -> list[Row]:
@@ -270,7 +276,7 @@ def parts(options: Options, missing: list[str]) -> Parts:
     def rows() -> dict[str, Row]:
         return {row.name: row for row in measure(options, missing, {"trl": 2.5} if stated else {})}
 
-    return {name: lambda name: rows()[name] for name in (WHOLE, SAMPLING, REST, GAP)}
+    return {name: lambda name: rows()[name] for name in (WHOLE, SAMPLING, REST, MEMORY, GAP)}
 
 
 def main(options: Options) -> None:
@@ -284,6 +290,9 @@ def main(options: Options) -> None:
         "tok/s counts sampled tokens.",
         "trl: beta=0, no gradient checkpointing (its default is on), no logging, transformers' generate with "
         "min_new_tokens, so that all replies have one length; it recomputes no old log-probabilities either.",
+        "memory of a step: its peak above what the process held when it began. Held are the weights of both sides, our "
+        "copies of them and both optimizers; `real_size` has the peaks of each side alone. Memory that the allocator "
+        "kept from earlier steps is returned to the system first.",
         "sampling runs from the start of the step until the rewards are computed, decoding included.",
         "ours: the log-probabilities of sampling equal those of the training forward, bit for bit on a "
         "CPU (checked in each step); the prompt of a group goes through the model once to sample and once "

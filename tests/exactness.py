@@ -34,7 +34,8 @@ from rl.config import program
 from rl.config.words import parse
 
 RANKS, THREADS, MODELS = "1,2,3,7,16,64,192,256,0", "1,2,3,4,6,8,16", "tiny,small,0.5b"
-LARGE_RANKS, LARGE_THREADS = (1, 16, 192, 0), (1, 2, 3, 16)  # the rows of the 0.5B shape, which is slow
+LARGE_MODELS = ("0.5b", "smol")  # which are slow; smol is SmolLM2, for which `make smol` is needed
+LARGE_RANKS, LARGE_THREADS = (1, 16, 192, 0), (1, 2, 3, 16)  # their rows
 RUN = "algo=grpo epochs=2 episodes=16 batch_size=8 max_turns=2 max_new_tokens=24 eval_episodes=0"
 RUN += " temperature=1.5 reward.rule=shaped"  # or so few episodes have equal rewards and no gradient
 # Replies of random weights all earn the same; PPO's entropy bonus has a gradient nevertheless.
@@ -42,12 +43,13 @@ RANDOM_RUN = "algo=ppo epochs=2 eval_episodes=0 ppo.epochs=1 textcraft.prompt=sh
 SMALL_RUN = RANDOM_RUN + " episodes=4 batch_size=2 max_turns=2 max_new_tokens=16"
 LARGE_RUN = RANDOM_RUN + " episodes=2 batch_size=1 max_turns=1 max_new_tokens=8"
 SAVED = ("checkpoint-2/trainable.safetensors", "episodes.jsonl")
+MADE = ("tiny", "smol")  # models that are there; the others get random weights
 Cell = tuple[str, str, int, int]  # model, dtype, rank, threads
 
 
 @dataclass
 class Options:
-    models: str = MODELS  # by comma
+    models: str = MODELS  # by comma; smol too
     dtypes: str = "float32,bfloat16"  # by comma
     ranks: str = RANKS  # by comma; 0 trains every weight
     threads: str = THREADS  # torch threads, by comma
@@ -74,23 +76,24 @@ def cells(models: str, dtypes: str, ranks: str, threads: str) -> list[Cell]:
     """Return the matrix of words by comma. Raise ValueError with one line for a wrong word, or if no row is left."""
     for key, words, known in (("models", models, MODELS), ("ranks", ranks, RANKS), ("threads", threads, THREADS)):
         for word in words.split(","):
-            if word not in MODELS.split(",") if key == "models" else not word.isdecimal():
+            known_models = {*MODELS.split(","), *LARGE_MODELS}
+            if word not in known_models if key == "models" else not word.isdecimal():
                 raise ValueError(f"{key}={words}: {word!r} is none of {key} by comma, such as {known}")
     if "0" in threads.split(","):
         raise ValueError(f"threads={threads} must be positive")
     numbers = [[int(word) for word in words.split(",")] for words in (ranks, threads)]
     every = itertools.product(models.split(","), numbers[0], dtypes.split(","), numbers[1])
     chosen = [(name, dtype, r, t) for name, r, dtype, t in every]
-    chosen = [x for x in chosen if x[0] != "0.5b" or (x[2] in LARGE_RANKS and x[3] in LARGE_THREADS)]
+    chosen = [x for x in chosen if x[0] not in LARGE_MODELS or (x[2] in LARGE_RANKS and x[3] in LARGE_THREADS)]
     if not chosen:
-        raise ValueError(f"models=0.5b has ranks {LARGE_RANKS} and threads {LARGE_THREADS} alone")
+        raise ValueError(f"models={models} has ranks {LARGE_RANKS} and threads {LARGE_THREADS} alone")
     return chosen
 
 
 def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
     """Yield the row of each cell, printed to stderr when it is measured. Restore torch's number of threads and
     the library of products."""
-    bases = {"tiny": "tiny"}
+    bases = {name: name for name in MADE}
     threads, library = torch.get_num_threads(), packed.library
     try:
         with tempfile.TemporaryDirectory() as work:
@@ -114,7 +117,7 @@ def measure(cell: Cell, base: str | None) -> Row:
     base: the model of the run that is resumed; None: no run.
     """
     process.choose_products("auto", make_model(cell))
-    plays = (LARGE,) if cell[0] == "0.5b" else (CHANGED, NEW)
+    plays = (LARGE,) if cell[0] in LARGE_MODELS else (CHANGED, NEW)
     difference, gaps = tried_and_compared(partial(make_model, cell), plays, MICRO_TOKENS)
     largest, check = gaps.max().item(), f"exact: {difference or 'yes'}; {int((gaps != 0).sum())} of {len(gaps)} differ"
     check += f"; products: {packed.library}"
@@ -165,7 +168,7 @@ def summary(rows: list[Row]) -> str:
 def make_model(cell: Cell) -> CausalLM:
     name, dtype, r, _ = cell[0], getattr(torch, cell[1]), *cell[2:]
     torch.manual_seed(0)
-    model = load_model("tiny", dtype) if name == "tiny" else sides.random(sides.SHAPES[name], dtype)
+    model = load_model(name, dtype) if name in MADE else sides.random(sides.SHAPES[name], dtype)
     if not r:
         return model.requires_grad_(True)
     lora.inject(model, r, 2 * r)
@@ -183,7 +186,7 @@ def change_weights(model: CausalLM) -> None:
 def resumed_run(cell: Cell, base: str) -> tuple[str, float]:
     """Resume a copy of a run as if it had stopped after its first epoch. Return ("equal" or which files differ from
     the run's own, the largest sampler_gap)."""
-    run = {"tiny": RUN, "small": SMALL_RUN, "0.5b": LARGE_RUN}[cell[0]]
+    run = {"tiny": RUN, "small": SMALL_RUN, "0.5b": LARGE_RUN, "smol": LARGE_RUN}[cell[0]]
     words = [*run.split(), f"model={base}", f"dtype={cell[1]}"]
     words += [f"lora.r={cell[2]}", f"threads={cell[3]}"]
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):

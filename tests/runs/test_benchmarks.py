@@ -62,7 +62,7 @@ PEERS = {
     "envs": [],
     "quant": [],
 }
-PROMISED = {"benchmark", "command", "machine", "versions", "options", "rows", "notes"}
+PROMISED = {"benchmark", "command", "commit", "machine", "versions", "options", "rows", "notes"}
 PROMISED_OF_A_ROW = {"name", "values", "unit", "median", "ratio", "targets", "target", "check"}
 
 
@@ -89,7 +89,7 @@ def test_unknown_row_is_refused_before_anything_is_loaded(name, monkeypatch, cap
         monkeypatch.setattr(module, function, never)
     there = {
         "logprob": "float32; bfloat16", "lora": "float32; bfloat16; group prefix sharing", "generate": "tiny",
-        "step": "whole step; sampling; the rest; sampling against training", "onpolicy": "float32",
+        "step": "whole step; sampling; the rest; memory of a step; sampling against training", "onpolicy": "float32",
         "envs": "textcraft; alfworld; babyai; webshop; sciworld; sat; os_interaction; db_bench; tau_retail; planner; "
         "sums; abd; ded; webshop's catalogue; a machine of the shell; sandbox; shell alone; SQL alone; memory",
         "quant": "1 layers of quarter",
@@ -149,6 +149,7 @@ def test_a_benchmark_runs_and_its_last_line_is_the_record(name, monkeypatch, cap
                    for word in ("float32", "bfloat16"))  # fmt: skip
     if name == "step" and not common.absent(*PEERS[name]):
         assert len(row_of(record, "whole step")["values"][f"trl, {TOO}"]) == 1
+        assert all(0 < value < 8 for value in row_of(record, "memory of a step")["median"].values())
     if name == "onpolicy":
         assert row_of(record, "float32, agreement, tokens that differ")["median"]["ours"] == 0
     if name == "generate":

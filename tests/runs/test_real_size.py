@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rl.rollout
-from benchmarks import common, real_size, sides
+from benchmarks import common, products, real_size, sides
 from models.config import parse_config
 from models.decoder import CausalLM
 from models.sizes import sizes_of
@@ -100,3 +100,31 @@ def test_sizes_are_those_of_the_model(shape):
     assert sizes.weights == sum(p.numel() for p in model.parameters())
     linears = [p for name, p in model.model.layers.named_parameters() if name.endswith("_proj.weight")]
     assert sizes.block_weights == sum(p.numel() for p in linears)
+
+
+def test_a_trial_that_chooses_the_slower_library_misses_the_target(monkeypatch, capsys):
+    """Each library is forced in each repeat, in turn with the choice; what counts is sampling and update together."""
+    seconds, asked = {"auto": (1.0, 2.0), "onednn": (1.0, 1.9), "plain": (2.0, 0.1)}, []
+
+    def epoch(options, model):
+        asked.append(options.products)
+        collect, learn = seconds[options.products]
+        phases = {"collect": real_size.Phase(collect, 32, 2.0), "learn": real_size.Phase(learn, 60, 3.0)}
+        return ("onednn", phases | {"load": real_size.Phase(9.0, 0, 1.0)})
+
+    monkeypatch.setattr(products, "alone", epoch)
+    monkeypatch.setattr(products.process, "usable_libraries", lambda: ["onednn", "plain"])
+    products.main(common.parse(products.Options, [*SMALL.split(), "repeats=2"]))
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert asked == ["auto", "onednn", "plain"] * 2
+    assert "products=auto chose: onednn, onednn." in record["notes"]
+    rows = {row["name"]: row for row in record["rows"]}
+    assert rows["both"]["ratio"] == pytest.approx({"products=onednn": 2.9 / 3, "products=plain": 0.7})
+    verdicts = {side: text.split(": ")[1].split()[0] for side, text in rows["both"]["target"].items()}
+    assert verdicts == {"products=onednn": "met", "products=plain": "missed"}
+    assert rows["peak"]["median"] == dict.fromkeys(("ours", "products=onednn", "products=plain"), 3.0)
+
+
+def test_a_library_to_begin_with_is_refused(capsys):
+    with pytest.raises(SystemExit, match="forces each library itself"):
+        products.main(common.parse(products.Options, ["products=plain"]))
