@@ -82,18 +82,21 @@ class Tensor:
 
     def slabs(self, content: mmap.mmap, order: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Yield the rows in float32, a slab at a time. order: the file's row for each row. Raise ValueError for an
-        entry that is not finite."""
+        entry that is not finite, and for a matrix of zeros, which is one whose bytes have not come yet."""
         length = self.shape[-1] if len(self.shape) > 1 or order is None else 1
         blocks = np.frombuffer(content, self.format.block, self.nbytes // self.format.block.itemsize, self.start)
         blocks = blocks.reshape(-1, length // self.format.size)
-        rows = max(1, SLAB // length)
+        rows, zeros = max(1, SLAB // length), len(self.shape) > 1
         for start in range(0, len(blocks), rows):
             slab = blocks[start : start + rows] if order is None else blocks[order[start : start + rows]]
             with np.errstate(all="ignore"):  # reported below
                 values = self.format.values(slab).astype(np.float32).reshape(-1, *self.shape[1:])
                 if not np.isfinite(values.sum()) and not np.isfinite(values).all():
                     raise Refusal(f"tensor {self.name} has an entry that is not finite")
+            zeros = zeros and not values.any()
             yield values if len(self.shape) > 1 else values.reshape(-1)
+        if zeros:
+            raise Refusal(f"tensor {self.name} has nothing but zeros; is the file whole?")
 
 
 # -------------------------------------------------------------------------------------------------------- the container

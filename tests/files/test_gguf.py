@@ -624,6 +624,21 @@ def test_an_entry_that_is_not_finite_is_refused(tmp_path, name, bits):
     refused(tmp_path, written(metadata_of("llama"), tensors), "blk.1.ffn_up.weight", "not finite")
 
 
+@pytest.mark.parametrize("name", ["F16", "Q8_0", "Q4_1"])
+def test_a_matrix_whose_bytes_have_not_come_yet_is_refused(tmp_path, name):
+    """A program that downloads in parts may give the file its length first. One row of zeros is no sign of that."""
+    kind = TYPES[name]
+    for share, refusal in ((1, True), (2, False)):
+        tensors = tensors_of(state_of(model_of("llama")), "llama", kind)
+        _, shape, data = tensors["blk.1.ffn_up.weight"]
+        tensors["blk.1.ffn_up.weight"] = (kind, shape, bytes(len(data) // share) + data[len(data) // share :])
+        content = written(metadata_of("llama"), tensors)
+        if refusal:
+            refused(tmp_path, content, "blk.1.ffn_up.weight", "nothing but zeros; is the file whole?")
+        else:
+            checkpoint(tmp_path, content)
+
+
 def test_a_file_that_is_cut_anywhere_is_refused(tmp_path):
     whole = small_file()
     start = whole.index(b"token_embd.weight")
