@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from statistics import fmean
 
 from benchmarks import referee, tables
 from rl.config import program
@@ -48,7 +49,23 @@ def table_in_rows(rows: list[dict]) -> Iterator[str]:
         rates = [success(row, name) for name in names]
         added = [gain(row, name) for name in trained]
         yield f"| `{row['env']}` | {len(set(row['tasks']))} | {' | '.join(rates + added)} |"
+    if len(rows) > 1:
+        means = [mean(rows, name) for name in names] + [mean(rows, name, gained=True) for name in trained]
+        yield f"| mean | | {' | '.join(means)} |"
     yield ""
+
+
+def mean(rows: list[dict], name: str, gained: bool = False) -> str:
+    """Return the cell of a policy's mean sampled and greedy success over the environments, or of what it adds to the
+    starts; empty if one of them lacks the policy."""
+    if any("sampled" not in row["policies"].get(name, {}) for row in rows):
+        return ""
+    starts = [row["start"] if gained else "" for row in rows]
+    kinds = [
+        fmean(tables.mean_and_interval(row, name, kind, start)[0] for row, start in zip(rows, starts, strict=True))
+        for kind in ("sampled", "greedy")
+    ]
+    return "; ".join(f"{value:{'+' * gained}.1%}" for value in kinds)
 
 
 def table_in_columns(rows: list[dict]) -> Iterator[str]:

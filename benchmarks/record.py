@@ -61,13 +61,13 @@ def row_of(keys: Keys) -> dict[str, Any]:
 
 
 def of_run(adapter: Path) -> dict[str, Any]:
-    """Return the rate of the run that saved this epoch, and its sampled tokens up to there."""
+    """Return the rate of the run that saved this epoch, and what its epochs up to there took."""
     epoch, settings = re.fullmatch(r"epoch_(\d{1,9})", adapter.name), history.settings(adapter.parent)
     lines = history.records(adapter.parent) if epoch and "lr" in settings else []
-    tokens = sum(line.get("sampled_tokens", 0) for line in lines if line["epoch"] <= int(epoch[1]))
-    if not tokens:
+    spent = referee.costs([line for line in lines if line["epoch"] <= int(epoch[1])])
+    if not spent["tokens"]:
         raise ArgumentError(f"{adapter}: no epoch_N in the folder of a run that has sampled tokens")
-    return {"words": "", "lr": settings["lr"], "tuning": {}, "tokens": [tokens]}
+    return {"words": "", "lr": settings["lr"], "tuning": {}} | {cost: [value] for cost, value in spent.items()}
 
 
 def record_with(row: dict[str, Any], keys: Keys) -> dict[str, Any]:

@@ -252,17 +252,29 @@ def row_of(keys: Keys, given: dict[str, str], env: str) -> dict[str, Any]:
             tuned = tune(name, row["start"], keys, given, folder) if keys.tune == "lr" else {}
             words = arguments.split(settings(keys, given, env, name))
             words |= {"lr": max(tuned, key=tuned.get)} if tuned else {}
-            results, tokens = [], []
+            results, spent = [], []
             for seed, adapter in starts.items():
                 own = folder / f"{name}-{seed}"
                 last = train(own, as_words({**words, "seed": seed, **begun_from(adapter)}))
                 results.append(judged(own, last, "test", keys, given))
-                tokens.append(sum(line.get("sampled_tokens", 0) for line in history.records(own)))
+                spent.append(costs(history.records(own)))
             policies[name] = {"words": shlex.join(as_words(words)), "lr": resolve(words).lr, "tuning": tuned}
-            policies[name] |= {"tokens": tokens} | outcomes(results, base)
+            policies[name] |= {cost: [run[cost] for run in spent] for cost in spent[0]} | outcomes(results, base)
         except Failed as error:
             policies[name] = {"failed": str(error)}
     return row
+
+
+def costs(lines: list[dict]) -> dict[str, float]:
+    """Return what the epochs of a run's records took: sampled tokens, seconds without evaluations, the peak of memory
+    in GiB, and the largest difference of a token's log-probability between sampling and training, in nats."""
+    peaks = [phase["peak_bytes"] for line in lines for phase in line.get("phases", {}).values()]
+    return {
+        "tokens": sum(line.get("sampled_tokens", 0) for line in lines),
+        "seconds": round(sum(line.get("seconds", 0.0) for line in lines), 1),
+        "peak_gib": round(max(peaks, default=0) / 2**30, 2),
+        "sampler_gap": max((line.get("sampler_gap") or 0.0 for line in lines), default=0.0),
+    }
 
 
 def start(kind: str, seed: int, keys: Keys, given: dict[str, str], folder: Path) -> str:

@@ -46,15 +46,19 @@ def table(row: dict) -> Iterator[str]:
     first, begin = next((name for name in ran if trained(row, name)), ""), row["start"]
     seeds = f"{row['seeds']} seed{'s' * (row['seeds'] > 1)}"
     sizes = f"{len(row['tasks'])} held-out tasks, {len(set(row['tasks']))} distinct; {seeds}"
-    yield f"{row['env']}: {sizes}; {row['budget']:,} sampled tokens from {begin}"
+    gaps = [gap for policy in row["policies"].values() for gap in policy.get("sampler_gap", [])]
+    agree = f"; sampler_gap {max(gaps):.1g}" if gaps else ""
+    yield f"{row['env']}: {sizes}; {row['budget']:,} sampled tokens from {begin}{agree}"
     yield ""
-    yield f"| | rate | tokens | sampled | - {begin} | - {first} | greedy | - {begin} |"
-    yield f"|---|{'---:|' * 7}"
+    timed = any("seconds" in policy for policy in row["policies"].values())  # older records are not
+    heads = ["rate", "tokens", *(["time", "peak"] if timed else [])]
+    yield f"| | {' | '.join(heads)} | sampled | - {begin} | - {first} | greedy | - {begin} |"
+    yield f"|---|{'---:|' * (5 + len(heads))}"
     for name, policy in row["policies"].items():
         if "failed" in policy:
-            yield f"| {name} | failed: {policy['failed'].replace('|', '/')} {'| ' * 6}|"
+            yield f"| {name} | failed: {policy['failed'].replace('|', '/')} {'| ' * (4 + len(heads))}|"
             continue
-        cells = [name, f"{policy['lr']:g}", f"{fmean(policy['tokens']):,.0f}"] if trained(row, name) else [name, "", ""]
+        cells = [name, *(spent(policy)[: len(heads)] if trained(row, name) else [""] * len(heads))]
         for kind, others in (("sampled", (begin, first)), ("greedy", (begin,))):
             cells.append("{:.1%} ({:.1%} to {:.1%})".format(*mean_and_interval(row, name, kind)))
             for other in others:
@@ -62,6 +66,14 @@ def table(row: dict) -> Iterator[str]:
                 difference = mean_and_interval(row, name, kind, other) if compared else ()
                 cells.append("{:+.1%} ({:+.1%} to {:+.1%})".format(*difference) if compared else "")
         yield f"| {' | '.join(cells)} |"
+
+
+def spent(policy: dict) -> list[str]:
+    """Return cells of a trained policy: its rate, and the means over seeds of its runs' tokens, minutes and peak."""
+    cells = [f"{policy['lr']:g}", f"{fmean(policy['tokens']):,.0f}"]
+    if "seconds" not in policy:
+        return [*cells, "", ""]
+    return [*cells, f"{fmean(policy['seconds']) / 60:.1f} min", f"{fmean(policy['peak_gib']):.2f} GiB"]
 
 
 def drawn(row: dict) -> str:

@@ -36,7 +36,9 @@ class Programs:
             return 1
         (folder / "epoch_2").mkdir()
         (folder / "epoch_2" / "adapter_config.json").write_text("{}")
-        append(folder / "metrics.jsonl", [{"epoch": n, "sampled_tokens": 60} for n in (1, 2)])
+        phases = {"phases": {"learn": {"peak_bytes": 2**30}, "save": {"peak_bytes": 2**29}}}
+        lines = [{"epoch": n, "sampled_tokens": 60, "seconds": 45.0, "sampler_gap": n * 1e-6} for n in (1, 2)]
+        append(folder / "metrics.jsonl", [*lines, {"epoch": 2} | phases])
         return 0
 
     def play(self, words: dict[str, str], log) -> int:
@@ -84,8 +86,10 @@ def test_cells_are_rates_and_paired_differences(programs, tmp_path, capsys):
     assert row["policies"]["grpo"]["sampled"] == ["1111111100", "1111111110"] and row["start"] == "base"
     assert row["policies"]["grpo"]["tokens"] == [120, 120]
     lines = (tmp_path / "table.md").read_text().splitlines()
+    assert any(line.startswith("sat: ") and line.endswith("from base; sampler_gap 2e-06") for line in lines)
     cells = next(line for line in lines if line.startswith("| grpo")).split(" | ")
-    assert [cell.split(" ")[0] for cell in cells[2:6]] == ["120", "85.0%", "+55.0%", "+40.0%"]
+    assert cells[2:5] == ["120", "1.5 min", "1.00 GiB"]
+    assert [cell.split(" ")[0] for cell in cells[5:8]] == ["85.0%", "+55.0%", "+40.0%"]
     value, low, high = tables.mean_and_interval(row, "grpo", "sampled", "ppo")
     assert value == 0.4 and 0 < low < 0.4 < high < 0.7
     worse = tables.mean_and_interval(row, "ppo", "sampled", "grpo")
@@ -112,7 +116,10 @@ def test_what_is_done_is_not_repeated_and_a_killed_run_goes_on(programs, tmp_pat
         run(tmp_path)
     assert end.value.code == 1
     table = (tmp_path / "table.md").read_text()
-    assert "| grpo | failed: train.py: it / failed |" in table and "| ppo | 0.003 | 120 | 45.0%" in table
+    assert (
+        "| grpo | failed: train.py: it / failed |" in table
+        and "| ppo | 0.003 | 120 | 1.5 min | 1.00 GiB | 45.0%" in table
+    )
     programs.trained.clear(), programs.played.clear(), programs.killed.clear()
     run(tmp_path)
     assert programs.trained == [{"resume": f"{tmp_path}/runs/sat/grpo-1"}] and len(programs.played) == 1
@@ -234,7 +241,7 @@ def test_the_table_in_columns_has_the_cells_of_the_table_in_rows(programs, tmp_p
         [[cell.strip() for cell in line.split("|")[1:-1]] for line in form(rows) if line]
         for form in (page.table_in_rows, page.table_in_columns)
     )
-    names, (_, _, *by_row) = in_rows[0][2:], in_rows
+    names, (_, _, *by_row, _mean) = in_rows[0][2:], in_rows
     assert in_columns[0] == ["", "`sat`", "adds", "`webshop`", "adds"]
     for name, *cells in in_columns[2:]:
         of_rows = [dict(zip(names, row[2:], strict=True)) for row in by_row]
@@ -277,12 +284,18 @@ def test_runs_started_by_hand_become_a_row(evaluated, tmp_path):
     assert rows[1]["policies"]["rl"] == {
         **{"sampled": ["1111111110"], "greedy": ["1111111110"]},
         **{"words": "", "lr": 0.25, "tuning": {}, "tokens": [120]},
+        **{"seconds": [0.0], "peak_gib": [0.0], "sampler_gap": [0.0]},
     }
     head, _, *lines = page.table_in_rows(rows)
     assert head.count(" adds ") == 1 and "rl adds" in head
     assert "+50.0%" in lines[1] and lines[1].startswith("| `sat` | 10 |")
+    assert lines[2] == "| mean | | 20.0%; 20.0% | 40.0%; 40.0% | 90.0%; 90.0% | +50.0%; +50.0% |"
     base = next(line for line in page.table_in_columns(rows) if line.startswith("| base |"))
     assert base.count("%)") == 2 and "+" not in base, "the base adds nothing to itself"
+    del rows[0]["policies"]["sft"]
+    rows[0]["start"] = "base"
+    means = list(page.table_in_rows(rows))[4]
+    assert means == "| mean | | 20.0%; 20.0% | 90.0%; 90.0% |  | +60.0%; +60.0% |", "of all environments, or empty"
 
 
 @pytest.mark.parametrize(
