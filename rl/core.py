@@ -71,7 +71,8 @@ def kl_estimate(logprobs_N: Tensor, ref_logprobs_N: Tensor, kind: str) -> Tensor
     """Return estimates of KL(policy || reference) per sampled token (Schulman 2020, "Approximating KL divergence").
 
     k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d with d = logp - logp_ref. As losses their gradients differ: k1's is 0 in
-    expectation, k2's that of KL(policy || reference), k3's that of KL(reference || policy).
+    expectation (if the policy itself sampled, and the sum has a constant divisor), k2's that of KL(policy ||
+    reference), k3's that of KL(reference || policy).
     """
     d = logprobs_N - ref_logprobs_N
     if kind == "k1":

@@ -4,7 +4,8 @@ The reference is the adapter that training started from, or the base; with `refe
 ago (ProRL, Liu et al. 2025, resets it so): KL then limits how fast the policy moves, and no longer how far. Where KL is
 added decides the gradient:
     in the reward   k1 has exactly the gradient of E[score] - kl_coef * KL(policy || reference); k2 and k3 are biased
-    in the loss     k2 that of KL(policy || reference), k3 that of KL(reference || policy), per token; k1 none
+    in the loss     k2 that of KL(policy || reference), k3 that of KL(reference || policy), per token; k1 none, as long
+                    as the sampling policy is the present one and the aggregation divides by a constant
 """
 
 from dataclasses import dataclass, replace

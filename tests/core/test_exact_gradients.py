@@ -9,13 +9,17 @@ and returns of single episodes.
 import itertools
 import statistics
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import envs
 from rl import gigpo, grpo, opd, ppo, reinforce, sft
 from rl.batch import make_batch
+from rl.config.fields import Reward
 from rl.records import Episode
+from rl.reward import measure_progress, turn_reward
 
 THETA = torch.tensor([[0.3, -0.4], [-0.2, 0.5], [0.6, 0.1]], dtype=torch.float64)
 ELSEWHERE = torch.tensor([[-0.5, 0.2], [0.4, 0.3], [-0.3, 0.7]], dtype=torch.float64)
@@ -30,7 +34,7 @@ class Path:
     tokens: tuple
     rewards: tuple
     luck: float = 1.0
-    seen: tuple = ()  # ids of the observation between the turns; the prompt is (0,)
+    seen: tuple = ((),)  # ids of the observation before each turn but the first; the prompt is (0,)
 
     @property
     def score(self) -> float:
@@ -38,8 +42,9 @@ class Path:
 
     @property
     def turns(self) -> list[tuple]:
-        """The tokens of each turn."""
-        return [turn for turn in (self.tokens[:1], self.tokens[1:]) if turn]
+        """Return the tokens of each turn: one token, and in the last turn the rest."""
+        last = len(self.rewards) - 1
+        return [*((token,) for token in self.tokens[:last]), self.tokens[last:]]
 
     def by_token(self, of_turns) -> torch.Tensor:
         """Return a number of each turn as one of each of its tokens."""
@@ -58,7 +63,7 @@ class Path:
     def episode(self, group: int = 0) -> Episode:
         made = Episode("process", 0, group, [0], [0], [0.0], terminated=True, success=self.score > 0)
         for reward, tokens in zip(self.rewards, self.turns, strict=True):
-            made.append(list(self.seen) if made.turns else [])
+            made.append(list(self.seen[len(made.turns) - 1]) if made.turns else [])
             made.append_turn([action for _, action in tokens], [0.0] * len(tokens), "stop")
             made.turns[-1].reward = reward
         return made
@@ -78,11 +83,17 @@ PATHS["binary"] = [
     replace(path, rewards=(0.0,) * (len(path.turns) - 1) + (float(path.score > 1),)) for path in PATHS["free"]
 ]
 PATHS["uneven"] = [replace(path, rewards=(0.5, abs(path.score))) for path in PATHS["fixed"]]
-PATHS["revisited"] = [replace(path, seen=(0,)) for path in PATHS["free"]]  # the prompt is observed once more
+PATHS["revisited"] = [replace(path, seen=((0,),)) for path in PATHS["free"]]  # the prompt is observed once more
 PATHS["paid at once"] = [replace(path, rewards=(1.0, 0.0)[: len(path.turns)]) for path in PATHS["revisited"]]
+PATHS["shifted"] = [  # three turns and success at the end; observation 2 comes one turn earlier after action 1
+    replace(path, rewards=(0.0, 0.0, 1.0), seen=((2,), (3,)) if path.tokens[0] == (A, 1) else ((1,), (2,)))
+    for path in PATHS["fixed"]
+]
 
 
-def expected(process: str, module, cfg, size: int, theta=THETA, sampled_by=THETA, **fields) -> torch.Tensor:
+def expected(
+    process: str, module, cfg, size: int, theta=THETA, sampled_by=THETA, reference=ELSEWHERE, **fields
+) -> torch.Tensor:
     """Return the gradient at theta of the module's loss, in expectation over batches of `size` episodes."""
     theta = theta.clone().requires_grad_()
     values, observed = fields.pop("values", VALUES), fields.pop("observed", lambda path, theta: torch.tensor(0.0))
@@ -96,7 +107,7 @@ def expected(process: str, module, cfg, size: int, theta=THETA, sampled_by=THETA
             reward_N=batch.reward_N.double(),
             old_logprobs_N=old,
             logprobs_N=theta.log_softmax(-1)[state, action],
-            ref_logprobs_N=ELSEWHERE.log_softmax(-1)[state, action],
+            ref_logprobs_N=reference.log_softmax(-1)[state, action],
             teacher_logprobs_N=ELSEWHERE.log_softmax(-1)[state, action],
             entropy_N=torch.zeros_like(old),
             old_values_N=values.detach()[state],
@@ -320,7 +331,7 @@ def test_gigpo_adds_to_grpo_the_returns_within_step_groups(process, anchor, divi
         return (x - statistics.fmean(group)) / (statistics.stdev(group) + 1e-4 if divide else 1)
 
     def weights(paths):
-        names = {"history": lambda path, u: path.tokens[:u], "observation": lambda path, u: u and path.seen != (0,)}
+        names = {"history": lambda path, u: path.tokens[:u], "observation": lambda path, u: u and path.seen != ((0,),)}
         turns = [(names[anchor](path, u), x) for path in paths for u, x in enumerate(path.returns(0.9))]
         scores, found = [path.score for path in paths], []
         for path in paths:
@@ -381,6 +392,24 @@ def test_graph_gpo_pays_turns_that_lead_where_another_episode_succeeded():
         return found
 
     close(expected("free", gigpo, cfg, 2), over_groups("free", 2, weights))
+
+
+def test_graph_gpo_finds_false_shortcuts_between_observations():
+    """The documented bias: every episode succeeds after three turns, so no action is better than another.
+
+    Where the two episodes of a group differ in their first action, action 1 leads to observation 2, from which the
+    other episode succeeded in one turn. So the return of action 1 is gamma, and that of action 0 gamma ** 2.
+    """
+    assert slope(objective("shifted")).abs().max() < 1e-12
+    found = {
+        (graph, anchor): expected("shifted", gigpo, gigpo.Config(graph=graph, anchor=anchor, gamma=0.5, **STEPS), 2)
+        for graph in (False, True)
+        for anchor in ("observation", "history")
+    }
+    wanted = torch.zeros_like(THETA)
+    wanted[A] = THETA[A].softmax(-1).prod() * (0.5 - 0.5**2) / 2 * torch.tensor([1, -1])  # towards action 1
+    close(found.pop((True, "observation")), wanted)
+    assert all(gradient.abs().max() < 1e-12 for gradient in found.values()), "only the graph of observations errs"
 
 
 @pytest.mark.parametrize("clip", [100.0, 0.1])
@@ -452,6 +481,81 @@ def test_kl_in_the_loss_pulls_towards_the_reference(estimator):
 
     close(found, -slope(objective("free")) + 0.3 * slope(penalty))
     assert estimator == "k1" or slope(penalty).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("aggregation", ["constant", "sequence"])
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_a_moved_reference_pulls_back_once_the_policy_has_moved(estimator, aggregation):
+    """The reference is the policy that sampled, as after a move by reference_every; the policy then takes a step.
+
+    At the first step k2 and k3 have no gradient. That of k1 is 0 in expectation, unless each episode is divided by its
+    length: then k1 favours long episodes. After the step k2 and k3 pull back, and k1 pushes on.
+    """
+    plain = grpo.Config(aggregation=aggregation, constant_length=1)
+    with_kl = replace(plain, kl_coef=0.3, kl_estimator=estimator)
+
+    def share(path):
+        return 1 / len(path.tokens) if aggregation == "sequence" else 1.0
+
+    def pull(theta):
+        both = (expected("free", grpo, cfg, 2, theta, reference=THETA) for cfg in (with_kl, plain))
+        return torch.sub(*both)
+
+    def penalty(theta):
+        total = 0.0
+        for path in PATHS["free"]:
+            d = torch.stack([(theta.log_softmax(-1) - THETA.log_softmax(-1))[token] for token in path.tokens])
+            estimates = {"k1": d, "k2": d**2 / 2, "k3": (-d).exp() - 1 + d}[estimator]
+            total = total + path.probability(THETA) * share(path) * estimates.sum()
+        return total
+
+    if (estimator, aggregation) == ("k1", "sequence"):
+        close(pull(THETA), 0.3 * slope(lambda theta: sum(p.probability(theta) * share(p) for p in PATHS["free"])))
+    else:
+        assert pull(THETA).abs().max() < 1e-12
+    step = -3 * expected("free", grpo, plain, 2)
+    found = pull(THETA + step)
+    close(found, 0.3 * slope(penalty, THETA + step))
+    uphill = (found * step).sum()
+    assert uphill < -1e-3 if estimator == "k1" else uphill > 1e-3, "descent undoes the step, except with k1"
+
+
+# -------------------------------------------------------------------------------------------- the expert's progress
+
+
+# The expert's remaining moves, by the actions so far; after a wrong end 5, the most. Actions 011 are a detour to the
+# end of 100.
+LEFT = {"": 2, "0": 3, "1": 1, "000": 4, "001": 5, "010": 3, "011": 2, "100": 2, "101": 5, "110": 1, "111": 0}
+
+
+def actions_of(tokens) -> str:
+    return "".join(str(action) for _, action in tokens)
+
+
+def with_progress(path: Path, cfg: Reward) -> Path:
+    """Return the path with the rewards that its turns are trained on."""
+    own = iter(path.rewards)
+    env = SimpleNamespace(reset=lambda seed, split: [], step=lambda text: envs.Step("", next(own), False, False, {}))
+    measure_progress(env, "process", {})
+    env.reset(0)
+    steps = [env.step(actions_of(turn)) for turn in path.turns]
+    return replace(path, rewards=tuple(turn_reward(step, path.episode(), cfg) for step in steps))
+
+
+@pytest.mark.parametrize("name", KL_CASES)
+def test_progress_has_the_gradient_of_the_moves_saved(name, monkeypatch):
+    """The sum over turns telescopes: a detour earns nothing. The documented bias: unsolved ends are paid for too."""
+    module, cfg, size, share = KL_CASES[name]
+    monkeypatch.setattr("rl.reward.moves_left", lambda name, options, task, actions: LEFT["".join(actions)])
+    rewarded = [with_progress(path, Reward(progress=0.25, scale=2.0)) for path in PATHS["fixed"]]
+    monkeypatch.setitem(PATHS, "with progress", rewarded)
+
+    def saved(theta):
+        return sum(path.probability(theta) * (LEFT[""] - LEFT[actions_of(path.tokens)]) for path in PATHS["fixed"])
+
+    found = expected("with progress", module, replace(cfg, kl_coef=0.0, kl_in="loss"), size)
+    close(found, -share * 2.0 * slope(lambda theta: objective("fixed")(theta) + 0.25 * saved(theta)))
+    assert slope(saved).abs().max() > 1e-2
 
 
 # ----------------------------------------------------------------------------------------------------- distillation
