@@ -66,29 +66,31 @@ class Base:
         chats: dict[tuple, deque] = {}  # {(max_tokens, temperature): (place, stream, prompt's ids) of each}
         embeds: dict[int, list[str]] = {}  # {place: texts}
         for place, (request, stream) in enumerate(requests):
-            if request.kind == "chat":
+            if request.kind == "chat" and request.messages is not None:
                 waiting = chats.setdefault((request.max_tokens, request.temperature), deque())
                 waiting.append((place, stream, self.tokenizer.prompt(request.messages)))
-            elif request.kind == "embed":
+            elif request.kind == "embed" and request.texts is not None:
                 embeds[place] = request.texts
             else:
                 raise Refusal(f"a request must be of kind chat or embed, not {request.kind!r}")
         results: dict[int, Result] = {}
         with lora.use_adapter(self.model, adapter):
             for (max_tokens, temperature), waiting in chats.items():
-                for place, reply in self._replies(waiting, max_tokens, temperature):
+                for place, reply in self._replies(self.model, waiting, max_tokens, temperature):
                     text = self.tokenizer.answer(reply.ids)
                     results[place] = Result(text=text, tokens=len(reply.ids), stop_reason=reply.stop_reason)
-            vectors = self._embed({text for texts in embeds.values() for text in texts})
+            vectors = self._embed(self.model, {text for texts in embeds.values() for text in texts})
         results |= {place: Result(vector=[vectors[text] for text in texts]) for place, texts in embeds.items()}
         places = iter(range(len(requests)))
         return {slot: [results[place] for place in islice(places, len(pairs))] for slot, pairs in asking.items()}
 
-    def _replies(self, waiting: deque, max_tokens: int, temperature: float) -> Iterator[tuple[int, SampledTurn]]:
+    def _replies(
+        self, model: CausalLM, waiting: deque, max_tokens: int, temperature: float
+    ) -> Iterator[tuple[int, SampledTurn]]:
         """Yield (place, reply) of each prompt as it finishes."""
         if self.engine is None:
             cfg = self.cfg
-            self.engine = Engine(self.model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(self.model))
+            self.engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
         engine, places = self.engine, {}
 
         def start() -> None:
@@ -105,21 +107,22 @@ class Base:
             start()
 
     @torch.no_grad()
-    def _embed(self, texts: set[str]) -> dict[str, list[float]]:
+    def _embed(self, model: CausalLM, texts: set[str]) -> dict[str, list[float]]:
         """Return for each text the mean of its hidden states after the final norm, [D]; zeros if it has no token."""
         ids = {text: self.tokenizer.encode(text)[: self.cfg.max_len] for text in texts}
-        device, width = self.model.lm_head.weight.device, self.model.config.hidden_size
+        device, width = model.lm_head.weight.device, model.config.hidden_size
         vectors = {text: [0.0] * width for text in texts}
         waiting = deque(sorted((text for text in texts if ids[text]), key=lambda text: (len(ids[text]), text)))
         while waiting:
-            piece, size = [], 0
+            piece: list[str] = []
+            size = 0
             while waiting and (not piece or size + len(ids[waiting[0]]) <= self.cfg.micro_tokens):
                 piece.append(waiting.popleft())
                 size += len(ids[piece[-1]])
             lengths = [len(ids[text]) for text in piece]
             ids_N = torch.tensor([i for text in piece for i in ids[text]], device=device)
             segments_N = torch.repeat_interleave(torch.arange(len(piece)), torch.tensor(lengths)).to(device)
-            hidden_ND = self.model(ids_N[None], segments_BT=segments_N[None])[0].double().cpu()
+            hidden_ND = model(ids_N[None], segments_BT=segments_N[None])[0].double().cpu()
             for text, hidden_TD in zip(piece, hidden_ND.split(lengths), strict=True):
                 vectors[text] = hidden_TD.mean(0).tolist()
         return vectors

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from statistics import fmean, median, pstdev
 
+from envs.own_splits import OwnSplits
 from models import CausalLM, Tokenizer
 from rl.config.fields import Config
 from rl.ranks.pace import Pace
@@ -30,7 +31,8 @@ def held_out_tasks(cfg: Config, n: int, samples: int, split: str) -> list[Task]:
     for name in mixture(cfg.env):
         if not hasattr(cfg.environments[name], "splits"):  # its tasks are not those of a file
             continue
-        rows = list(range(make_env(cfg, name).count(split)))
+        env = make_env(cfg, name)
+        rows = list(range(env.count(split))) if isinstance(env, OwnSplits) else []
         if not rows:  # splits=hash of an environment that draws its tasks
             continue
         if cfg.order == "random":

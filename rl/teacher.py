@@ -13,6 +13,7 @@ temperature, as the sampled log-probabilities are.
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -49,7 +50,8 @@ class Teacher:
 
         Episodes of a task whose expert fails are left out.
         """
-        algo, read = cfg.algorithm, batch
+        algo: Any = cfg.algorithm  # Algorithm has only what the loop reads
+        read = batch
         if algo.privileged:
             prompts = solved_prompts(batch.episodes, self.tokenizer, cfg)
             solved = [b for b, e in enumerate(batch.episodes) if (e.env, e.seed) in prompts]
@@ -63,9 +65,8 @@ class Teacher:
             if not algo.top_k:
                 logprobs_N = policy_logprobs(read, self.model, cfg.temperature, micro_tokens)
                 return replace(batch, teacher_logprobs_N=logprobs_N)
-            grades = likeliest(read, self.model, cfg.temperature, micro_tokens, algo.top_k, self.words)
-        names = "teacher_logprobs_N", "choices_N", "teacher_choices_N"
-        return replace(batch, **dict(zip(names, grades, strict=True)))
+            logprobs_N, ids, values = likeliest(read, self.model, cfg.temperature, micro_tokens, algo.top_k, self.words)
+        return replace(batch, teacher_logprobs_N=logprobs_N, choices_N=ids, teacher_choices_N=values)
 
 
 def load(cfg: Config, tokenizer: Tokenizer, model: CausalLM) -> Teacher | None:
@@ -76,8 +77,8 @@ def load(cfg: Config, tokenizer: Tokenizer, model: CausalLM) -> Teacher | None:
     name, words = getattr(cfg.algorithm, "teacher", None), len(model.lm_head.weight)
     if name is None:
         return None
-    if getattr(cfg.algorithm, "top_k", 0) > words:
-        raise Refusal(f"{cfg.algo}.top_k={cfg.algorithm.top_k} is more than the {words} words of {cfg.model}")
+    if (top_k := getattr(cfg.algorithm, "top_k", 0)) > words:
+        raise Refusal(f"{cfg.algo}.top_k={top_k} is more than the {words} words of {cfg.model}")
     if name in ("", "policy"):
         return Teacher(model, "default" if name and cfg.lora.r else None, tokenizer, words)
     key = f"{cfg.algo}.teacher"

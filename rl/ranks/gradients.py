@@ -117,9 +117,11 @@ def _with_other_ranks(step: StepSum[T], pace: Pace) -> Iterator[StepSum[T]]:
     # A rank that failed comes here too, because the others would wait for its nodes.
     ran_out = error is not None and is_from_cuda(error)
     of_ranks = ranks.agreed(None if ran_out else step.results, None if ran_out else error)
-    if None in of_ranks:
-        raise torch.OutOfMemoryError(f"out of memory on rank {of_ranks.index(None)}")
-    step.results = [result for results in of_ranks for result in results]
+    step.results = []
+    for rank, results in enumerate(of_ranks):
+        if results is None:
+            raise torch.OutOfMemoryError(f"out of memory on rank {rank}")
+        step.results += results
     if step.parameters:
         step.nodes = (reduced if step.in_place else exchanged)(step.nodes, step.parameters)
 

@@ -439,7 +439,7 @@ def test_a_single_gpu_adds_gradients_in_place(device):
 def test_a_run_captures_each_step_once(device, monkeypatch, tmp_path):
     """Two epochs and two evaluations, each sampled and greedy: six rollouts of two temperatures."""
     monkeypatch.setattr(trial, "first_difference", lambda model: None)
-    played = device.watch(monkeypatch, rollouts, "play")
+    played = device.watch(monkeypatch, rollouts, "play_here")
     words = "textcraft.max_turns=1", "epochs=2", "eval_episodes=4", "max_new_tokens=4"
     epoch(tmp_path, "algo=grpo", "grpo.group_size=4", *TEXTCRAFT, *words)
     assert len(played) == 6 and captured_steps(device) == 2
