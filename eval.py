@@ -50,15 +50,15 @@ from rl.tools import check_tools, with_tools
 class Keys:
     """The evaluation itself."""
 
-    adapter: str = "base"  # adapters' folders by comma, compared on the same tasks; base: without an adapter
+    adapter: str = "base"  # adapters' folders by comma, compared on the same tasks; base: no adapter
     split: Literal["test", "val", "train"] = "test"  # tasks to play
     n: NotNegative[int] = 200  # number of tasks, of a file's each at most once; 0: all of a file's, in order
     top_k: NotNegative[int] = 0  # sample from that many most likely tokens; 0: all, as in training
     top_p: Positive[float] = 1.0  # sample from the fewest tokens that have this probability together
-    server: str = ""  # play here, at http://host:port/v1 of the OpenAI protocol; model= and adapter= are its names
+    server: str = ""  # play on this server, http://host:port/v1; model= and adapter= are its names
     json: str = ""  # also write the results to this file
     show: NotNegative[int] = 0  # also print so many episodes of each policy, sampled and greedy
-    save_episodes: str = ""  # also write all episodes to this new file, one a line, as a run's episodes.jsonl has them
+    save_episodes: str = ""  # also write all episodes to this new file, as in a run's episodes.jsonl
     samples: Positive[int] = 1  # times that each task is played sampled, for pass@k
     k: str = ""  # also print pass@k for these k by comma, each at most samples
     against: str = ""  # compare with the results in this file, which json= wrote
@@ -154,6 +154,8 @@ def evaluators_here(cfg: Config, names: list[str]) -> Iterator[tuple[str, Callab
     """Yield each name with the function that evaluates it in this process. Before the next one is loaded its memory is
     freed, if the function is no longer referenced."""
     tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
+    tokenizer.prompt([{"role": "user", "content": "?"}])  # an unknown chat format fails before the weights are read
+    model_checks.check_thinking(cfg, tokenizer)
     check_tools(tokenizer, cfg)
     keep_memory()
     for name in names:
@@ -176,7 +178,7 @@ def evaluators_on_server(cfg: Experiment, names: list[str], url: str) -> Iterato
     """Yield each name with the function that evaluates it on a server."""
     for name in with_tools(cfg):
         raise Refusal(f"{name}.tools=native is not played over server=: leave server= out, or set {name}.tools=none")
-    server = evaluation.Server(url.rstrip("/"), cfg.thinking)
+    server = evaluation.Server(url.rstrip("/"), cfg.thinking, opens_thought=evaluation.opens_thought(cfg))
     known, served_as = server.names(), {name: cfg.model if name == "base" else name for name in names}
     for name in served_as.values():
         if name not in known:

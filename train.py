@@ -17,7 +17,6 @@ from pathlib import Path
 
 import lora
 from models import Tokenizer
-from models.moe import take_loads
 from rl import adapters, kl
 from rl.batch import add_values, make_batch, policy_logprobs, whiten_rewards
 from rl.config.fields import Config, algorithm_module
@@ -140,8 +139,6 @@ def learn(state: TrainState, batch: Batch, cfg: Config) -> tuple[dict, Batch]:
     """Take the epoch's optimizer steps. Return (their metrics, the batch with first_entropy_N)."""
     with progress_bar(cfg.algorithm.epochs * len(batch.episodes), f"epoch {state.epoch + 1} learning") as progress:
         losses, first_entropy_N = update(state, batch, algorithm_module(cfg.algo), cfg, progress)
-    if loads := take_loads(state.model):
-        losses["expert_load"], losses["experts_idle"] = loads
     state.epoch, state.mid_epoch = state.epoch + 1, False
     state.groups += cfg.episodes // cfg.algorithm.group_size
     state.baseline = batch.baseline

@@ -9,6 +9,9 @@ Several environments by comma, or a group, have keys with their names: python -m
 Environments: textcraft alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner sums qa http
 """  # noqa: E501  (--help shows the names in one line)
 
+if __name__ == "__main__":
+    import rl.run.early_interrupt  # noqa: F401
+
 import sys
 import unicodedata
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ as that of all rows. A row's terms are added from its likeliest expert on. So on
 others, and sampling and training agree. The router trains only with lora.r=0: adapters leave it out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -35,13 +35,14 @@ class Router(nn.Module):
 class SparseMLP(nn.Module):
     """The MLPs of all experts, and the router. make_mlp: cfg -> one MLP.
 
-    loads: rows that each expert got while training, int64 [experts], until `take_loads`; None for none.
+    loads: rows that each expert got in the last forward with gradients. They are not added up here, because the trial
+    at a run's start, dummy passes (rl/ranks/shard.py) and blocks that are computed again also have gradients.
     """
 
     def __init__(self, cfg: ModelConfig, make_mlp: Callable[[ModelConfig], nn.Module]):
         super().__init__()
         self.experts_per_token, self.normalize = cfg.experts_per_token, cfg.norm_topk_prob
-        self.loads: torch.Tensor | None = None
+        self.loads: list[int] = []
         self.gate = Router(cfg.hidden_size, cfg.num_experts)
         expert = replace(cfg, intermediate_size=cfg.moe_intermediate_size)
         self.experts: Any = nn.ModuleList(make_mlp(expert) for _ in range(cfg.num_experts))
@@ -52,11 +53,11 @@ class SparseMLP(nn.Module):
         share_NC, expert_NC = self.gate(x_ND).softmax(-1, dtype=torch.float32).topk(self.experts_per_token, -1)
         share_NC = share_NC / share_NC.sum(-1, keepdim=True) if self.normalize else share_NC
         order = expert_NC.flatten().argsort(stable=True)  # places in [N, C], flattened, by expert
-        counts = expert_NC.flatten().bincount(minlength=len(self.experts))
+        counts = expert_NC.flatten().bincount(minlength=len(self.experts)).tolist()
         if torch.is_grad_enabled():
-            self.loads = counts if self.loads is None else self.loads + counts
+            self.loads = counts
         outputs = []
-        for expert, places in zip(self.experts, order.split(counts.tolist()), strict=True):
+        for expert, places in zip(self.experts, order.split(counts), strict=True):
             if len(places):
                 rows = F.pad(places // self.experts_per_token, (0, -len(places) % ROW_MULTIPLE))  # copies of row 0
                 outputs.append(expert(x_ND.index_select(0, rows))[: len(places)])
@@ -65,18 +66,17 @@ class SparseMLP(nn.Module):
         return sum(others, first)
 
 
-def take_loads(model: nn.Module) -> tuple[float, float] | None:
-    """Return what routers chose while training, since the last call, as means over layers; None without experts.
+def expert_loads(blocks: Iterable[Any]) -> torch.Tensor:
+    """Return the rows that each expert got in the blocks' last forward with gradients, padding included: int64
+    [layers, experts]; [0] without experts."""
+    return torch.tensor([block.mlp.loads for block in blocks if isinstance(block.mlp, SparseMLP)], dtype=torch.int64)
 
-    The first number is the rows of the busiest expert, by the mean over experts: 1 is even, experts / experts per token
-    the most. The second is the share of experts without a row. Rows are those of this process, padding included.
+
+def balance(loads: torch.Tensor) -> tuple[float, float]:
+    """Return two means over layers, given `expert_loads` or sums of them.
+
+    The first is the rows of the busiest expert, by the mean over experts: 1 is even, experts / experts per token the
+    most. The second is the share of experts without a row.
     """
-    sparse = [module for module in model.modules() if isinstance(module, SparseMLP)]
-    loads = [module.loads.double() for module in sparse if module.loads is not None]
-    for module in sparse:
-        module.loads = None
-    if not loads:
-        return None
-    busiest = [(load.max() / load.mean()).item() for load in loads]
-    idle = [(load == 0).double().mean().item() for load in loads]
-    return sum(busiest) / len(loads), sum(idle) / len(loads)
+    rows = loads.double()
+    return (rows.amax(1) / rows.mean(1)).mean().item(), (rows == 0).double().mean().item()

@@ -15,5 +15,6 @@ __all__ = ["Policy", "Trained", "load", "train"]
 def __getattr__(name: str) -> Any:
     """Return a name of rl/library.py, which is loaded only then: it imports torch and train.py."""
     if name in __all__:
+        import_module("envs.linux")  # on Windows one line, before torch is loaded
         return getattr(import_module("rl.library"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

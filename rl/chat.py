@@ -32,6 +32,8 @@ with suppress(ImportError):
     import readline  # noqa: F401  (gives `input` a history and keys to edit a line)
 
 COMMANDS = "/reset, /undo, /use NAME, /quit"
+EMBEDDED = "The embedded model knows the short prompts of its environments and nothing else. "
+EMBEDDED += "python -m envs NAME prompt=short shows them."
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ def main(words: list[str]) -> None:
     with exits.exits_cleanly("rl.chat", needs="max_len= bounds the memory of keys and values"), quiet_on_closed_pipe():
         sampler = load(model, rows=1, most_waiting=1)
         chat = Chat(sampler, keys)
+        if model.model == "tiny":
+            print(EMBEDDED)
         print(f"{chat.name or model.model}; {COMMANDS}")
         sampler.start()
         try:

@@ -31,7 +31,6 @@ from envs.conversations import conversation, without_flag
 from envs.demos import expert
 from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
-from models.chat.formats import has_tools
 from models.json_file import parse_json, read_bytes
 from rl import ranks, sft
 from rl.base_model import Base, request_streams
@@ -201,15 +200,13 @@ def to_samples(tokenizer: Tokenizer, messages: list[dict], number: int, max_len:
     """Return the conversation as an episode for history=template, and whether max_len left samples out.
 
     Each learned message is a sample of its own, behind what the chat template renders of all messages before it. The
-    first sample of more than max_len tokens ends the episode. Raise ValueError for a row with calls of tools.
+    first sample of more than max_len tokens ends the episode.
     """
-    if has_tools(messages):
-        raise Refusal("history=template renders replies as text, and this row has tools; take history=append")
     episode, earlier = Episode("data", number, number), []
     for message in messages:
         if message["loss"]:
             kept, ids = difference(episode.last_sample, tokenizer.prompt(earlier))
-            reply = tokenizer.reply(message["content"])
+            reply = tokenizer.reply(message["content"], message.get("tool_calls", ()))
             if kept + len(ids) + len(reply) > max_len:
                 return episode, True
             if episode.turns:

@@ -330,7 +330,7 @@ def add_step(
             if messages is None:
                 ids = tokenizer.follow_up(episode.ids_T[-1], [observation])
             else:
-                messages += [{"role": "assistant", "content": tokenizer.message(episode.last_reply)}, observation]
+                messages += [tokenizer.message(episode.last_reply, bool(env.tools)), observation]
                 kept, ids = difference(episode.last_sample, tokenizer.prompt(messages))
         except RefusedByModel as error:
             raise envs.EnvironmentFailed(f"its observation cannot be written: {error}") from None

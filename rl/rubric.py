@@ -57,6 +57,7 @@ class Reply:
     prompt: str
     text: str = ""  # without thoughts
     tokens: int = 0  # that the judge sampled, thoughts included
+    prompt_tokens: int = 0  # that were sent
     fault: str = ""  # why no grade is looked for in the text
 
     @property
@@ -104,6 +105,7 @@ class Judge:
             "judge_disagreement": fmean((grade >= 0.5) != episode.success for episode, grade in graded),
             "judge_unreadable": len(replies) - len(graded),
             "judge_tokens": sum(reply.tokens for reply in replies),
+            "judge_prompt_tokens": sum(reply.prompt_tokens for reply in replies),
             "judge_seconds": time.monotonic() - began,
         }
 
@@ -114,19 +116,20 @@ class Judge:
     def ask_model(self, episodes: list[Episode]) -> list[Reply]:
         """Return the replies of this process's model to all episodes; a fault for a prompt without room."""
         most, room = self.cfg.reward.judge_max_tokens, self.model.config.max_position_embeddings
-        asking, without_room, longest = {}, {}, 1
+        asking, sent, without_room = {}, {}, {}
         for place, episode in enumerate(episodes):
             for text in prompts(episode, self.tokenizer, self.cfg.reward.rubric):
                 messages = [{"role": "user", "content": text}]
-                needed = len(self.tokenizer.prompt(messages)) + most
-                if needed <= room:
+                tokens = len(self.tokenizer.prompt(messages))
+                if tokens + most <= room:
                     break
             else:
                 without_room[place] = text
                 continue
-            longest = max(longest, needed)
+            sent[place] = tokens
             asking[place] = [(Request("chat", messages, max_tokens=most, temperature=0.0), (0, place))]
         rows = min(self.cfg.rollout_batch_size, len(episodes) or 1)
+        longest = max(sent.values(), default=0) + most
         base = Base(self.model, self.tokenizer, replace(self.cfg, max_len=longest, rollout_batch_size=rows))
         with ranks.sampling():
             results = base.answer(asking, self.adapter)
@@ -134,7 +137,8 @@ class Judge:
         found = {place: Reply(text, fault=fault) for place, text in without_room.items()}
         for place, (reply,) in results.items():
             text = asking[place][0][0].messages[0]["content"]
-            found[place] = Reply(text, reply.text, reply.tokens, self.cut if reply.stop_reason == "length" else "")
+            fault = self.cut if reply.stop_reason == "length" else ""
+            found[place] = Reply(text, reply.text, reply.tokens, sent[place], fault)
         return [found[place] for place in range(len(episodes))]
 
     def ask_server(self, episodes: list[Episode]) -> list[Reply]:
@@ -153,8 +157,9 @@ class Judge:
         most = self.cfg.reward.judge_max_tokens
         for text in prompts(episode, self.tokenizer, self.cfg.reward.rubric):
             try:
-                said, tokens, end = self.server.chat(self.name, [{"role": "user", "content": text}], most, 0.0, seed=0)
-                return Reply(text, without_thoughts(said), tokens, self.cut if end == "length" else "")
+                messages = [{"role": "user", "content": text}]
+                said, tokens, end, sent = self.server.chat(self.name, messages, most, 0.0, seed=0)
+                return Reply(text, without_thoughts(said), tokens, sent, self.cut if end == "length" else "")
             except Unusable as error:
                 return Reply(text, fault=str(error))
             except Refused as error:

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 import lora
 from models import CausalLM, fast_matmul
+from models.moe import balance, expert_loads
 from rl.adam8bit import AdamW8bit
 from rl.batch import drop_zero_advantage, forward, micro_batches, numbered, optimizer_steps
 from rl.config.fields import Config
@@ -66,7 +67,7 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progr
     changes; skipped steps and the critic's warm-up do not change it.
     Raises FloatingPointError if no step of the epoch had a finite gradient.
     """
-    steps, gaps, within_target_kl = [], [], True
+    steps, gaps, loads, within_target_kl = [], [], [], True
     batch, first_entropy_N = numbered(batch), torch.full((len(batch.episode_N),), -1.0)
     version = lora.adapter_version(state.model)
     # Recorded episodes of other weights would show these weights' distance as a gap of the sampler.
@@ -85,6 +86,7 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progr
             state.mid_epoch = True
             within_target_kl, gap = taken.pop("within_target_kl"), taken.pop("sampler_gap")
             gaps += [gap] if on_policy else []
+            loads.append(taken.pop("expert_loads"))
             place_N, entropy_N = taken.pop("entropies")
             met_N = first_entropy_N[place_N]
             first_entropy_N[place_N] = torch.where(met_N == -1, entropy_N, met_N)
@@ -97,6 +99,8 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progr
     if cfg.algorithm.source == "rollouts":
         # Through a tensor, because Python's max would pass over a NaN.
         stats |= {"sampler_gap": torch.tensor(gaps).max().item() if gaps else None, "exact": state.exact}
+    if loads and len(loads[0]):
+        stats["expert_load"], stats["experts_idle"] = balance(torch.stack(loads).sum(0))
     return stats, first_entropy_N
 
 
@@ -160,8 +164,8 @@ def rate_factor(state: TrainState, cfg: Config) -> float:
 
 
 def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> dict:
-    """Add the gradient of the whole batch to the parameters'. Return its metrics, with `sampler_gap` of this step, and
-    `entropies`: (place_N, entropy_N) of the tokens."""
+    """Add the gradient of the whole batch to the parameters'. Return its metrics, with `sampler_gap` of this step,
+    `entropies`: (place_N, entropy_N) of the tokens, and `expert_loads` (models/moe.py), summed over the pieces."""
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     temperature = cfg.temperature if cfg.algorithm.source == "rollouts" else 1.0  # of demonstrations
     pieces = list(micro_batches(batch, state.micro_tokens or cfg.micro_tokens))
@@ -171,16 +175,18 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -
         for number, micro in step_sum:
             with gradients.same_masks(cfg.lora.dropout, (cfg.seed, state.step, number), parameters[0].device):
                 micro = forward(micro, state.model, temperature, state.critic, cfg.algorithm.entropy_grad)
+                loads = expert_loads(state.model.model.layers)
                 loss, shares = algo.loss(micro, cfg.algorithm)
                 with fast_matmul():
                     loss.backward()
             gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
-            step_sum.results.append((shares, gap, micro.entropy_N.detach()))
+            step_sum.results.append((shares, gap, micro.entropy_N.detach(), loads))
     metrics: dict[str, Any] = defaultdict(float)
-    for shares, _, _ in step_sum.results:
+    shares_of_pieces, gaps, entropies, loads_of_pieces = zip(*step_sum.results, strict=True)
+    for shares in shares_of_pieces:
         for name, share in shares.items():
             metrics[name] += share
-    place_N, entropy_N = torch.cat([piece.place_N for piece in pieces]), torch.cat([x for _, _, x in step_sum.results])
-    metrics["entropies"] = place_N, entropy_N
-    metrics["sampler_gap"] = torch.tensor([gap for _, gap, _ in step_sum.results]).max().item()
+    metrics["entropies"] = torch.cat([piece.place_N for piece in pieces]), torch.cat(entropies)
+    metrics["sampler_gap"] = torch.tensor(gaps).max().item()
+    metrics["expert_loads"] = torch.stack(loads_of_pieces).sum(0)
     return metrics

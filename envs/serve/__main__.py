@@ -12,6 +12,9 @@ Requests of web pages are refused. With host=0.0.0.0 other machines can reach th
 sends from its environment variable ENVS_TOKEN; the originals' clients send none.
 """
 
+if __name__ == "__main__":
+    import rl.run.early_interrupt  # noqa: F401
+
 import os
 import re
 import signal

@@ -17,6 +17,7 @@ from models.chat.formats import ANSWER, CLOSE, OPEN, THINK, Marks
 from models.chat.jinja import Compiled
 from models.refusal import Refusal
 
+SWITCHES = re.compile("/no_think|/think|/system_override")  # SmolLM3's template obeys them in a system message
 LEFT_OUT = {
     "system": "a system message: put its text into the first question",
     "user": "a message of the user",
@@ -126,7 +127,8 @@ def _check_whole(messages: list[dict], tools: list[dict] | None, rendered: str) 
     for message in messages:
         is_reply = message["role"] == "assistant"
         said.append(message["content"].rpartition(ANSWER)[2] if is_reply else message["content"])
-        check(said[-1], LEFT_OUT[message["role"]])
+        obeyed = message["role"] == "system" and not found(longest_line(said[-1]))
+        check(SWITCHES.sub("", said[-1]) if obeyed else said[-1], LEFT_OUT[message["role"]])
     called = [longest_line(text) for message in messages for text in _texts(message.get("tool_calls"))]
     for line in filter(None, called):  # a call's words may be a message's too, as parts of longer lines
         if found(line) < sum(text.count(line) for text in [*said, *called]):

@@ -201,8 +201,9 @@ class Template(Rendering):
         ends = pattern(self.mark).search(self._close)
         if not ends:
             raise Refusal(f"the chat template ends a reply with {show(self.mark, self._close)!r}, no control token")
-        self.end, shown = ends[0], show(self.mark, self._before)
-        self.opens_thought = shown.rfind(THINK) > shown.rfind(ANSWER)
+        self.end = ends[0]
+        header = show(self.mark, self._before).rpartition(ASKED)[2]  # a system message may name the tag
+        self.opens_thought = header.rfind(THINK) > header.rfind(ANSWER)
         self._open = self._before[_common_prefix(self._before, rendered) :]  # "<think>\n", absent from past replies
 
     @with_deadline
@@ -220,15 +221,19 @@ class Template(Rendering):
     def reply(self, content: str, calls: Sequence[dict] = ()) -> tuple[str, str]:
         if show(self.mark, self._open).startswith(THINK) and ANSWER not in content:
             content = f"{THINK}\n\n{ANSWER}\n\n{content}"  # a demonstration without thoughts
-        message = {"role": "assistant", "content": content} | ({"tool_calls": list(calls)} if calls else {})
-        if self._open and not calls:
-            text = self._disguise.reveal(self._hide(message)) + self._close
+        thoughts, end, answer = content.rpartition(ANSWER)
+        if not self._open:
+            text = _appended(self.mark, self._before, self._after_question(content, calls))
+        else:  # a past reply has no thoughts in this template
+            before = self._before.removesuffix(self._open)
+            said, close = (thoughts + end + "\n\n", "") if calls else (content, self._close)
+            text = self._disguise.reveal(self._hide({"role": "assistant", "content": said})) + close
             if not text.startswith(self._open):
                 opened = show(self.mark, self._open)
                 raise Refusal(f"the chat template opens each reply with {opened!r}; {content[:40]!r} does not")
             text = text.removeprefix(self._open)
-        else:
-            text = _appended(self.mark, self._before, self._render([*self._asked, message], header=False))
+            if calls:
+                text += _appended(self.mark, before, self._after_question(answer.lstrip("\n"), calls))
         if self.end not in text:
             raise Refusal(
                 f"the chat template does not end {show(self.mark, text)[-60:]!r} with {show(self.mark, self.end)}"
@@ -237,6 +242,11 @@ class Template(Rendering):
         if longest_line(content.rpartition(ANSWER)[0].removeprefix(THINK)) not in show(self.mark, text):
             raise Refusal("the chat template leaves out the thoughts of a reply, which would not be learned")
         return self._before, text
+
+    def _after_question(self, content: str, calls: Sequence[dict]) -> str:
+        """Return a conversation of a question and this reply."""
+        message = {"role": "assistant", "content": content} | ({"tool_calls": list(calls)} if calls else {})
+        return self._render([*self._asked, message], header=False)
 
     @with_deadline
     def follow_up(self, closed: bool, messages: list[dict]) -> tuple[str, str]:

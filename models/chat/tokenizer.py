@@ -12,11 +12,12 @@ import re
 import sys
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 
 from models.chat.formats import ANSWER, THINK, Marks, check, has_tools, in_thought, without_thoughts
-from models.chat.templates import ASKED, SAID, Format, NoFormat, choose_format
+from models.chat.templates import ASKED, SAID, Format, NoFormat, choose_format, read_template
 from models.chat.tokenizer_file import Guarded, parts_of, read_spec
 from models.chat.tool_formats import choose_call_reader, tools_format
 from models.chat.tools import Reader
@@ -32,7 +33,8 @@ HALF = "\ufffd"  # what decoding a part of a character's bytes gives
 class Tokenizer:
     """The tokenizer of a checkpoint and its chat format (models/chat/formats.py).
 
-    thinking: False makes a model whose format has thoughts (Qwen3) reply without them; other models ignore it.
+    thinking: False makes a model whose format has thoughts (Qwen3) reply without them; models without thoughts ignore
+        it, and `check_thinking` refuses it for a template that opens thoughts in any case.
     prepends: the tokenizer.json puts a character before each piece of text between control tokens.
     eos_ids:  frozenset of the ids that end a reply, merged from generation_config, config, tokenizer files and format.
     """
@@ -89,13 +91,24 @@ class Tokenizer:
         """Return the text of a sampled reply without its thoughts, or nothing if the thoughts were cut off."""
         return without_thoughts(self._said(ids), self._format.opens_thought)
 
-    def message(self, ids: list[int]) -> str:
-        """Return the content of a sampled reply's message, for a template that renders it again. Thoughts that were cut
-        off are closed, so that the template knows them from the answer."""
+    def message(self, ids: list[int], tools: bool = False) -> dict:
+        """Return the message of a sampled reply, for a template that renders it again. Thoughts that were cut off are
+        closed, so that the template knows them from the answer.
+
+        tools: the message has the reply's calls of tools as `tool_calls`; a reply with a malformed call stays text.
+        """
         text = self._said(ids)
         if self._format.opens_thought:
             text = f"{THINK}\n{text}"
-        return f"{text}\n{ANSWER}\n\n" if in_thought(text) else text
+        text = f"{text}\n{ANSWER}\n\n" if in_thought(text) else text
+        message: dict = {"role": "assistant", "content": text}
+        if tools:
+            with suppress(Refusal, RecursionError):
+                said, calls = self.calls(ids)
+                thoughts = "".join(text.rpartition(ANSWER)[:2])
+                content = "\n\n".join(filter(None, (thoughts, said)))
+                message |= {"content": content, "tool_calls": calls} if calls else {}
+        return message
 
     def in_thought(self, ids: list[int]) -> bool:
         """Return whether a sampled reply ends inside its thoughts."""
@@ -170,6 +183,23 @@ class Tokenizer:
         text = self.show(ids[:-1] if ids[-1:] and ids[-1] in self.eos_ids else ids)
         return self._call_reader(without_thoughts(text, self._tools_format.opens_thought))
 
+    def check_thinking(self) -> None:
+        """Raise Refusal if replies are to have no thoughts, and the chat template opens one in each."""
+        if not self._thinking and self._format.opens_thought:
+            always = f"the chat template opens {THINK} in every reply, also with thinking=false"
+            bound = "max_thinking_tokens= of train.py and eval.py bounds thoughts"
+            raise Refusal(f"{self.folder}: {always}: take thinking=true; {bound}")
+
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether the chat template knows the tag that ends thoughts."""
+        return ANSWER in str(read_template(self.folder))
+
+    @property
+    def opens_thought(self) -> bool:
+        """Whether the header of a reply ends inside a think block."""
+        return self._format.opens_thought
+
     def check_tools(self) -> None:
         """Raise Refusal if the checkpoint has no format for tools and their calls that is read here."""
         _ = self._call_reader
@@ -180,7 +210,7 @@ class Tokenizer:
 
     @cached_property
     def _tools_format(self) -> Format:
-        return tools_format(self.folder, self._mark, self._thinking, self._format)
+        return tools_format(self.folder, self._mark, self._thinking, self._format, self._rewrites)
 
     def _after(self, before: str, text: str) -> list[int]:
         """Return the ids of `text` after `before`. Some tokenizers put a space before the first text."""

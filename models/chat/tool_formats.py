@@ -22,10 +22,10 @@ from models.json_file import read_bytes
 from models.refusal import Refusal
 
 
-def tools_format(folder: Path, mark: Marks, thinking: bool, written: Format) -> Format:
+def tools_format(folder: Path, mark: Marks, thinking: bool, written: Format, rewrites: bool = False) -> Format:
     """Return the format of conversations that declare or call tools: the checkpoint's own chat template.
 
-    written: the format of its other conversations.
+    written: the format of its other conversations. rewrites: as `choose_format` has it.
 
     Raise ValueError if it has none, or one that cannot be used (see Template).
     """
@@ -33,11 +33,11 @@ def tools_format(folder: Path, mark: Marks, thinking: bool, written: Format) -> 
     if source is None:
         raise Refusal(f"{folder}: no chat template, which tools and tool_calls need: write the calls as text")
     run, variables = compiled(source), template_variables(folder, thinking)
+    if not isinstance(written, Qwen) or written.thinking is None:
+        return Template(run, mark, variables, folder, rewrites)
     try:
         return Template(run, mark, variables, folder)
     except Refusal:
-        if not isinstance(written, Qwen) or written.thinking is None:
-            raise
         return Qwen3Tools(run, written, variables, folder)
 
 

@@ -15,6 +15,7 @@ from models.refusal import Refusal
 
 PYTHON_TAG = "<|python_tag|>"  # Llama 3.1 may write it before a call
 MOST_CALL = 100_000  # characters of a reply with calls; longer ones are not read
+MOST_DEPTH = 32  # lists and objects in one another in a call's arguments, which templates render by recursion
 PROBE = {"type": "function", "function": {"name": "kzqv", "arguments": {"wjx": "ybp"}}}
 
 Reader = Callable[[str], tuple[str, list[dict]]]
@@ -96,4 +97,10 @@ def _call(made: dict, key: str) -> dict:
         raise Refusal(f"the name of a call must be a text, not {str(made['name'])[:60]!r}")
     if not isinstance(made[key], dict):
         raise Refusal(f"the {key} of a call must be an object, not {str(made[key])[:60]}")
+    level: list = [made[key]]
+    for _ in range(MOST_DEPTH):
+        items = (item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer))
+        level = [item for item in items if isinstance(item, dict | list)]
+    if level:
+        raise Refusal(f"the {key} of a call have lists and objects more than {MOST_DEPTH} deep")
     return {"type": "function", "function": {"name": made["name"], "arguments": made[key]}}

@@ -19,7 +19,6 @@ from rl.config.arguments import ArgumentError, build, word
 from rl.config.fields import LEAST_TEMPERATURE, Config, Lora, Machine, Optim
 from rl.config.refusals import hint
 from rl.tasks import mixture, text_of
-from rl.tools import with_tools
 
 T = TypeVar("T")
 LINEARS = {  # the words of lora.targets=, as an adapter's file says them: of most families, of Phi-3's joined layers
@@ -62,8 +61,6 @@ def check(cfg: Config) -> None:
         raise ArgumentError(f"reward.progress plays an expert without a model, and {env}.{key}=model asks one")
     if 0 < cfg.temperature < LEAST_TEMPERATURE:
         raise ArgumentError(f"temperature={cfg.temperature} is too small to divide by; temperature=0 plays greedily")
-    if cfg.history == "template" and (names := with_tools(cfg)):  # it gets replies as text, without their calls
-        raise ArgumentError(f"{names[0]}.tools=native does not go with history=template; take history=append")
     if cfg.max_thinking_tokens:
         if cfg.max_thinking_tokens >= cfg.max_new_tokens:
             most = f"max_new_tokens={cfg.max_new_tokens}, which bounds thoughts and answer together"

@@ -40,10 +40,10 @@ class Experiment:
     """Algorithm, tasks and model."""
 
     algo: Literal[*ALGORITHMS] = "ppo"  # the algorithm
-    env: str = "textcraft"  # environments by comma, with weights after a colon: textcraft, or sat:2,textcraft:1
-    model: str = "tiny"  # tiny (embedded) | smol (make smol) | a folder | a .gguf file | a hub id, @ pins a revision
+    env: str = "textcraft"  # environments by comma, weights after a colon: textcraft, or sat:2,textcraft:1
+    model: str = "tiny"  # tiny (embedded) | smol (make smol) | folder | .gguf file | hub id[@revision]
     thinking: bool = True  # for checkpoints that can think before they answer (Qwen3); false: answers without thoughts
-    recipe: str = ""  # settings from recipes/NAME.toml, or from a path that ends in .toml; empty: none
+    recipe: str = ""  # settings from recipes/NAME.toml, or from a path that ends in .toml
     guide: bool = False  # with the recipe of a guide: also the guide's model and device, as its [guide] table has them
     quick: bool = False  # embedded model: fewer and shorter epochs, as in recipes/quick.toml, to see that all works
     system_prompt: str = ""  # a text, or a file that ends in .txt or .md: a message before the environment's own
@@ -54,11 +54,11 @@ class Experiment:
 class Files:
     """Files that a run reads, and its folder."""
 
-    data: str = ""  # sft: learn from this file (JSON Lines, JSON array, Parquet) and not from env's expert
+    data: str = ""  # sft: learn from this file (JSON Lines, JSON array, Parquet), not env's expert
     out: str = "runs/{algo}-{env}-{timestamp}"  # the run's folder
-    resume: str = ""  # continue the run in this folder, from its newest checkpoint and with its settings
+    resume: str = ""  # continue the run in this folder from its newest checkpoint, with its settings
     rollouts: str = ""  # learn from the episodes of this run's episodes.jsonl, epoch by epoch, and play none
-    resume_from: str = ""  # start from this adapter, or a run's best, with a fresh optimizer; KL is measured to it
+    resume_from: str = ""  # start from this adapter, or a run's best, with a fresh optimizer and KL to it
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Loop:
     seed: NotNegative[int] = 0  # of everything: initial adapter, tasks, sampling, order
     order: Literal["random", "sequential"] = "random"  # of tasks, and of episodes or rows in an epoch's updates
     max_samples: NotNegative[int] = 0  # number of different tasks, or of rows of data=; 0: unlimited
-    epochs: Positive[int] = 10  # each collects episodes and learns from them in one or several passes (ppo.epochs)
+    epochs: Positive[int] = 10  # each collects episodes and learns from them, once or more (ppo.epochs)
     episodes: Positive[int] = 64  # episodes collected per epoch; with data= it is every row
     batch_size: Positive[int] = 64  # episodes per optimizer step
     max_steps: NotNegative[int] = 0  # stop after this many optimizer steps; 0: no limit
@@ -144,7 +144,7 @@ class Machine:
     """Number formats, memory, devices and processes."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of the weights; auto: bfloat16 on CUDA
-    quant: Literal["none", "nf4", "nf4-double", "int8"] = "none"  # 4 or 8 bits for the frozen weights of the blocks
+    quant: Literal["none", "nf4", "nf4-double", "int8"] = "none"  # 4 or 8 bits for the blocks' frozen weights
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where to compute; auto: on CUDA if there is a device
     plan: str = ""  # true: print the peak memory of each phase and stop; 24GiB: also what would make it fit
     exact: bool = False  # on CUDA: sample and train with the same kernels, at some cost; sampler_gap measures the rest
@@ -286,8 +286,8 @@ class Config(Messages, Machine, Saving, Evaluation, Server, Sampling, Optim, Loo
 # The keys that most runs change, which --help prints; --help all prints the others too.
 EVERYDAY = {"algo", "env", "model", "recipe", "data", "out", "resume", "resume_from"}
 EVERYDAY |= {"seed", "epochs", "episodes", "batch_size", "lr"}
-EVERYDAY |= {"temperature", "max_new_tokens", "max_len", "max_turns", "eval_episodes", "eval_every"}
-EVERYDAY |= {"quant", "device", "ranks", "lora.r", "reward.rule"}
+EVERYDAY |= {"temperature", "max_new_tokens", "max_len", "eval_episodes", "eval_every"}
+EVERYDAY |= {"quant", "device", "ranks", "lora.r"}
 
 # The keys of a run that eval.py reads as well.
 READ_BY_EVAL = {"env", "system_prompt", "order", "model", "thinking", "recipe"}

@@ -45,11 +45,11 @@ def page(program: str, about: str, blocks: list[list[str]], positional: str = ""
 
 
 def key_lines(
-    cls: type, group: str = "", wanted: Collection[str] | None = None, values: object | None = None
+    cls: type, group: str = "", wanted: Collection[str] | None = None, values: object | None = None, width: int = 36
 ) -> list[str]:
     """Return a line `  key=value   meaning` for each field, or for those with a key in `wanted`.
 
-    values: an instance of cls; None: the defaults.
+    values: an instance of cls; None: the defaults. width: columns of key=value, which a longer one exceeds.
     """
     meanings, kinds, lines = comments(cls), get_type_hints(cls), []
     for key, f in zip(keys_of(cls, group), fields(cls), strict=True):
@@ -60,7 +60,7 @@ def key_lines(
         meaning, choices = meanings.get(f.name, ""), get_args(kinds[f.name])
         if get_origin(kinds[f.name]) is Literal and not all(choice in meaning for choice in choices):
             meaning += f": {' | '.join(choices)}"
-        lines.append(f"  {f'{key}={shown}':36s} {meaning}")
+        lines.append(f"  {f'{key}={shown}':{width}s} {meaning}")
     return lines
 
 

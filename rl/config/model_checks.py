@@ -1,4 +1,4 @@
-"""Settings that do not go with the model's config.json: refused before its weights are downloaded or read."""
+"""Settings that do not go with the model's config.json or chat template: refused before its weights are read."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lora.layer import select_layers
+from models import Tokenizer
 from models.config import ModelConfig, read_config
 from models.decoder import CausalLM
 from models.weights import TINY, download_config, local
@@ -54,6 +55,15 @@ def _check_targets(word: str, config: ModelConfig) -> None:
         select_layers(linears, read_targets(word, model))
     except ValueError as error:
         raise ArgumentError(str(error)) from None
+
+
+def check_thinking(cfg: Config, tokenizer: Tokenizer) -> None:
+    """Raise Refusal for thinking=false with a chat template that opens thoughts in any case. Print a line for
+    max_thinking_tokens= with one that has none."""
+    tokenizer.check_thinking()
+    if cfg.max_thinking_tokens and not tokenizer.has_thoughts:
+        said = f"max_thinking_tokens={cfg.max_thinking_tokens} bounds only replies that open <think> themselves"
+        print(f"{said}: the chat template of {cfg.model} has no thoughts", flush=True)
 
 
 def check_full_finetuning(cfg: Config) -> None:

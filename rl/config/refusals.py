@@ -93,8 +93,10 @@ def unknown_key(key: str, known: list[str], own: Iterable[str] = ()) -> str:
         return f"unknown key {key!r}, as a guide names it; {where} it is {word}{'=' * ('=' not in word)}"
     if ELSEWHERE.get(name) in known:
         return f"unknown key {key!r}; did you mean {ELSEWHERE[name]}?"
-    in_own, in_any = ([each for each in keys if each.endswith(f".{key}")] for keys in (own, known))
-    near = hint(key, in_own or in_any, 0) or hint(key.lower(), known, 0.5)
+    # keys that have this name in a group, or that are in the group of this name; keys that begin with it
+    in_own, in_any = ([each for each in keys if key in each.split(".")] for keys in (own, known))
+    begun = [each for each in known if len(key) > 2 and f".{key}" in f".{each}"]
+    near = hint(key, in_own or in_any, 0) or hint(key.lower(), known) or hint(key, begun, 0)
     return f"unknown key {key!r}{near or '; --help lists the keys'}"
 
 

@@ -208,14 +208,16 @@ def describe_sources(cfg: Config) -> str:
 
 
 ABOUT = """
-A word wins over recipe=NAME, a recipe over recipes/embedded.toml (of the embedded model alone), and that over the
-defaults. Each value is the one that these words give. A run writes all of them into its config.json.
+Each value is the one that these words give. A word wins over recipe=NAME, a recipe over the
+defaults, which recipes/embedded.toml sets for the embedded model. A run's config.json has them all.
 """
 ABOUT_EVAL = "Keys that only training reads may be given too, as recipes do, and change nothing."
-MORE = (
-    "More keys by a name behind --help: ppo (or another algorithm), textcraft (or another environment), lora, reward,"
-)
-MORE += "\ntrack, a key such as lr, or all. recipe= and env= list their names if they get a wrong one."
+MORE = """
+More keys by a name behind --help: ppo (or another algorithm), textcraft (or another environment),
+lora, reward, track, a key such as lr, or all. recipe= and env= list their names if one is wrong.
+"""
+SELDOM = {"adapters", "top_k", "top_p", "mode", "out"}  # keys of one program alone that the short help leaves out
+WIDTH = 20  # columns of key=value in the short help, whose lines then fit into 100
 
 
 def help_text(words: list[str], program: str, also: type | None = None) -> str:
@@ -233,26 +235,28 @@ def help_text(words: list[str], program: str, also: type | None = None) -> str:
     settings = {**merged([*short, *layers]), **given, **more}
     sources = {key: source for source, keys in layers for key in keys}
 
-    def lines(cls: type, group: str = "", wanted: Collection[str] | None = None) -> list[str]:
-        return help.key_lines(cls, group, wanted, arguments.build(cls, settings, group))
+    def lines(cls: type, group: str = "", wanted: Collection[str] | None = None, width: int = 36) -> list[str]:
+        return help.key_lines(cls, group, wanted, arguments.build(cls, settings, group), width)
 
-    own = [help.key_lines(also, values=arguments.build(also, more))] if also else []
     if topics and topics != ["all"]:
         themes = [*([also] if also else []), *THEMES]
         blocks = [block for topic in topics for block in _topic(topic, themes, lines, sources)]
         return help.page(program, ABOUT, blocks)
-    evaluates, everything = program == "eval.py", bool(topics)
-    if not everything:
-        wanted = EVERYDAY & (READ_BY_EVAL | {"reward.rule"}) if evaluates else EVERYDAY
-        every = [line for theme in THEMES for line in lines(theme, "", wanted)]
-        every += [line for name, cls in RUN_TABLES.items() for line in lines(cls, name, wanted)]
-        return help.page(program, ABOUT.strip() + f"\n{ABOUT_EVAL}" * evaluates, [*own, every, MORE.splitlines()])
+    evaluates, values = program == "eval.py", arguments.build(also, more) if also else None
+    if not topics:
+        own = help.key_lines(also, "", {*arguments.keys_of(also)} - SELDOM, values, WIDTH) if also else []
+        wanted = EVERYDAY & READ_BY_EVAL if evaluates else EVERYDAY
+        every = [line for theme in THEMES for line in lines(theme, "", wanted, WIDTH)]
+        every += [line for name, cls in RUN_TABLES.items() for line in lines(cls, name, wanted, WIDTH)]
+        return help.page(program, ABOUT, [*([own] if own else []), every, MORE.strip().splitlines()])
+    alone = [help.key_lines(also, values=values)] if also else []
     wanted = READ_BY_EVAL if evaluates else None
     blocks = [[_heading(theme), *lines(theme, "", wanted)] for theme in THEMES]
     tables = ["reward"] if evaluates else [*RUN_TABLES, *ALGORITHMS]
     blocks += [[_heading(group_class(name), name), *lines(group_class(name), name)] for name in (*tables, *envs.NAMES)]
     blocks.append([f"recipes: {', '.join(recipe_names())}; environments: {', '.join(envs.NAMES)}"])
-    return help.page(program, ABOUT, [*own, *(block for block in blocks if len(block) > 1 or block == blocks[-1])])
+    about = ABOUT.rstrip() + f"\n{ABOUT_EVAL}" * evaluates
+    return help.page(program, about, [*alone, *(block for block in blocks if len(block) > 1 or block == blocks[-1])])
 
 
 def _topic(topic: str, themes: list[type], lines: Callable[..., list[str]], sources: dict[str, str]) -> list[list[str]]:

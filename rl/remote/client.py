@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from envs.http.exchange import Cancelled, Lost, bearer, exchange, parse_json, plain, short
 from envs.http.wire import is_number
 from envs.requests import Request, Result
-from models.chat.formats import without_thoughts
+from models.chat.formats import ANSWER, THINK, without_thoughts
 from rl.config.refusals import Refusal
 
 KEY = "OPENAI_API_KEY"  # the environment variable of the key that requests carry
@@ -43,6 +43,7 @@ class Unusable(Exception):
 class Server:
     url: str  # up to /v1
     thinking: bool = True  # false asks the chat template for answers without thoughts
+    opens_thought: bool = False  # the chat template ends a prompt inside a think block
     timeout: float = 600.0  # most seconds of one answer, from the connection to the last byte
     retries: int = 6  # after a failed attempt; the waits double from half a second
     cancelled: threading.Event = field(default_factory=threading.Event)  # set to end requests under way
@@ -101,11 +102,15 @@ class Server:
         except (KeyError, TypeError, Refused) as error:
             raise Refusal(f"{self.url}/models lists no models: is it the URL up to /v1? {error}") from None
 
-    def chat(self, name: str, messages: list[dict], most: int, temperature: float, seed: int) -> tuple[str, int, str]:
-        """Return a reply: its text, its tokens as counted by the server, and its finish reason, "stop" or "length".
+    def chat(
+        self, name: str, messages: list[dict], most: int, temperature: float, seed: int
+    ) -> tuple[str, int, str, int]:
+        """Return a reply: its text, its tokens as counted by the server, its finish reason, "stop" or "length", and the
+        tokens of its prompt.
 
         A server that counts no tokens (usage: null) gets 0, and a line says so. Raise Unusable for an answer that is
-        not the whole reply, Refused and ConnectionError as `ask`.
+        not the whole reply, Refused and ConnectionError as `ask`. A reply that max_tokens cut within its thoughts gets
+        their tags, if the server's chat template is known to open them in the prompt.
         """
         body = {"model": name, "messages": messages, "max_tokens": most, "temperature": temperature, "top_p": 1.0}
         body |= {"seed": seed} if temperature else {}
@@ -116,6 +121,7 @@ class Server:
             [choice] = answer["choices"]
             said, finish = choice["message"], choice["finish_reason"]
             text, calls = said["content"], said.get("tool_calls") or said.get("function_call")
+            apart = said.get("reasoning_content") or said.get("reasoning")  # vLLM's parsers move thoughts there
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             raise self._unusable("an answer without text or finish_reason", answer) from None
         if isinstance(text, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in text):
@@ -127,7 +133,9 @@ class Server:
             raise self._unusable("an answer whose text or finish_reason is not that of a whole reply", (text, finish))
         if len(text) > MAX_TOKEN * most:
             raise self._unusable(f"{len(text)} characters for max_tokens={most}", text)
-        return text, self._tokens(answer, most), plain(finish, 40)
+        if self.opens_thought and finish == "length" and not apart and ANSWER not in text:
+            text = f"{THINK}\n{text}\n{ANSWER}\n\n"  # as Tokenizer.message closes thoughts that were cut off
+        return text, self._tokens(answer, most), plain(finish, 40), _prompt_tokens(answer)
 
     def _tokens(self, answer: dict, most: int) -> int:
         """Return the tokens of a reply; 0 from a server that counts none."""
@@ -149,7 +157,7 @@ class Server:
         """Return the answer to an environment's request; for a conversation without room for a reply, an empty one."""
         if asked.kind == "chat":
             try:
-                text, tokens, _ = self.chat(name, asked.messages, asked.max_tokens, asked.temperature, seed)
+                text, tokens, *_ = self.chat(name, asked.messages, asked.max_tokens, asked.temperature, seed)
             except Refused as error:
                 if not error.too_long:
                     raise
@@ -163,6 +171,13 @@ class Server:
         except (Refused, KeyError, TypeError, ValueError) as error:
             text = f"{self.url} gives no embeddings of {name}: {plain(str(error), 500)}"
             raise (Unusable if self.embedded else Refusal)(text) from None
+
+
+def _prompt_tokens(answer: dict) -> int:
+    """Return the tokens of the prompt; 0 from a server that does not count them, or not in a whole number."""
+    usage = answer.get("usage")
+    tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    return tokens if type(tokens) is int and is_number(tokens) and tokens >= 0 else 0
 
 
 def without_key(text: str) -> str:

@@ -15,10 +15,12 @@ import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 from tqdm import tqdm
 
 import envs
+from models import Tokenizer
 from models.chat.formats import without_thoughts
 from rl.config.fields import Config
 from rl.config.refusals import Refusal
@@ -29,6 +31,19 @@ from rl.rollout import MAX_THREADS, UNSEEN, end_turn, timed_out
 from rl.tasks import Task, failures_of, make_env, task_digest
 
 MOST_TRIED = 20  # episodes after which an evaluation ends if all of them failed
+
+
+def opens_thought(cfg: Config) -> bool:
+    """Return whether the chat template of the server's base model ends a prompt inside a think block. False if model=
+    is no folder of this machine: the server shows no template.
+
+    Raise Refusal for thinking=false with such a template.
+    """
+    if not (Path(cfg.model) / "tokenizer.json").is_file():
+        return False
+    tokenizer = Tokenizer(Path(cfg.model), cfg.thinking, rewrites=True)
+    tokenizer.check_thinking()
+    return tokenizer.opens_thought
 
 
 def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: list[Task]) -> list[Episode]:
@@ -85,7 +100,7 @@ def _play(server: Server, name: str, cfg: Config, temperature: float, task: Task
         step = timed_out(UNSEEN, env)
         try:
             seed = draw.randrange(2**31)
-            reply, tokens, reason = server.chat(name, messages, cfg.max_new_tokens, temperature, seed)
+            reply, tokens, reason, _ = server.chat(name, messages, cfg.max_new_tokens, temperature, seed)
         except Refused as error:
             if not error.too_long:
                 raise

@@ -17,6 +17,7 @@ from string import Template
 from typing import Any
 
 from rl import ranks
+from rl.report import paired
 from rl.run import history
 from rl.run.files import bounded_lines, read_json, written
 
@@ -38,7 +39,7 @@ def add(folder: Path, epoch: int, lines: str, name: str = DATA) -> None:
 @ranks.first_only
 def write(folder: Path) -> None:
     """Write report.html of a run from its config.json, metrics.jsonl and report.jsonl."""
-    text = page([folder])
+    text = page([folder], compared=paired.since_start(folder))
     with written(folder / "report.html"):
         replace(folder / "report.html", text)
 
@@ -49,7 +50,7 @@ def page(
     """Return the page of one run, or of several side by side. Raise OSError or ValueError for damaged files.
 
     more: of each run, the lines of epochs that take the place of those in report.jsonl.
-    compared: lines about the runs' differences, shown above the curves.
+    compared: lines about differences between or within the runs, shown above the curves.
     version: of a page that asks its server for another one (rl/report/live_page.py).
     """
     names, runs, blocks = names_of(folders), [], []

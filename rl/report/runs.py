@@ -9,16 +9,16 @@ from typing import Any
 from rl.config import arguments, program
 from rl.config.arguments import ArgumentError, NotNegative
 from rl.config.refusals import Refusal
-from rl.report import live_page, page, picture
+from rl.report import live_page, page, paired, picture
 from rl.report.write import lacking
 from rl.run import exits, history
 from rl.run.files import read_json, written
-from rl.stats import DIFFERENCE, bootstrap, interval, verdict
 from rl.tasks import mixture
 
 ABOUT = """Without a folder: list the runs in runs/ with their best numbers. With the folder of a run: write its
-report.html anew. With several: write one page with the runs side by side, and print each one's paired difference to the
-first, if their last evaluations played the same tasks; what is no run among them, or damaged, is named and left out.
+report.html anew, and print the paired difference of its last evaluation to that before training. With several: write
+one page with the runs side by side, and print each one's paired difference to the first, if their last evaluations
+played the same tasks; what is no run among them, or damaged, is named and left out.
 
     python -m rl.report
     python -m rl.report runs/x
@@ -247,7 +247,10 @@ def _without(folder: Path, error: Exception) -> str:
 
 def paired_differences(folders: list[Path]) -> list[str]:
     """Return a line for sampled and one for greedy play of each run but the first: its success minus that of the first,
-    with an 80 % interval; or one line that says why there is none."""
+    with an 80 % interval; or one line that says why there is none. Of a single run, compare its last evaluation with
+    that before training."""
+    if len(folders) == 1:
+        return paired.since_start(folders[0])
     names, tasks = page.names_of(folders), [tasks_of(read_json(folder / "config.json")) for folder in folders]
     lines = []
     for name, folder, own in list(zip(names, folders, tasks, strict=True))[1:]:
@@ -267,12 +270,11 @@ def last_compared(name: str, run: Path, other: str, reference: Path) -> list[str
     """Return a line for sampled and one for greedy play where the last evaluations of both runs have a common task."""
     lines = []
     for kind in history.KINDS:
-        ours, theirs = (last(folder, greedy=kind == "greedy") for folder in (run, reference))
+        ours, theirs = (list(paired.evaluations(folder, kind).items()) for folder in (run, reference))
         if ours and theirs:
-            pairs = zip(ours[1], theirs[1], ours[2], strict=False)
-            pairs = [(a, b, task) for a, b, task in pairs if a is not None and b is not None]
-            head = f"{name}, epoch {ours[0]}, against {other}, epoch {theirs[0]}, {kind}"
-            lines += [described(head, pairs)] if pairs else []
+            (epoch, own), (other_epoch, others) = ours[-1], theirs[-1]
+            head = f"{name}, epoch {epoch}, against {other}, epoch {other_epoch}, {kind}"
+            lines += paired.difference(head, own, others)
     return lines
 
 
@@ -280,25 +282,3 @@ def tasks_of(config: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run that decide which held-out tasks it plays."""
     options = {f"{name}.{key}": value for name in mixture(config["env"]) for key, value in config.get(name, {}).items()}
     return {key: config[key] for key in TASK_KEYS if key in config} | options
-
-
-def last(run: Path, greedy: bool) -> tuple[int, list[int | None], list[int]] | None:
-    """Return the epoch of a run's last evaluation, and the success and the task's number of each episode; None if no
-    evaluation has that. Evaluations of earlier versions do not number tasks: there each episode counts as a task."""
-    results = history.results(history.records(run), greedy)
-    found = [(epoch, result) for epoch, result in results.items() if "successes" in result]
-    if not found:
-        return None
-    epoch, result = found[-1]
-    return epoch, result["successes"], result.get("task_numbers") or [*range(len(result["successes"]))]
-
-
-def described(head: str, pairs: list[tuple[int, int, int]]) -> str:
-    """Return the line of one comparison; pairs: the success of both runs in each episode, and its task's number."""
-    differences, tasks = [a - b for a, b, _ in pairs], [str(task) for _, _, task in pairs]
-    low, high = interval(bootstrap(differences, DIFFERENCE, tasks=tasks))
-    distinct = len({*tasks})
-    mean = sum(differences) / len(differences)
-    bounds = f"80 % interval {low:+.1%} to {high:+.1%}"
-    of_tasks = f"{len(pairs)} episodes of {distinct} tasks" if distinct < len(pairs) else f"{len(pairs)} tasks"
-    return f"{head}, the same {of_tasks}: {verdict(low, high)}; success {mean:+.1%} ({bounds})"

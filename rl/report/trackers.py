@@ -21,6 +21,7 @@ from rl.config.fields import Track
 from rl.records import Episode
 from rl.run import history
 from rl.run.files import read_json, write_text
+from rl.run.log import warn
 
 EXAMPLES = 8  # episodes in an epoch's table
 MOST = 4000  # characters of a text in it
@@ -118,7 +119,7 @@ class Tracker:
         except Exception as error:  # of any kind: it is another program's
             self.working, to = False, self.track.to
             what = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
-            print(f"warning: track={to}: {what}; nothing more is sent, metrics.jsonl has all of it", flush=True)
+            warn(f"track={to}: {what}; nothing more is sent, metrics.jsonl has all of it")
 
 
 def numbers(records: list[dict]) -> dict[str, float]:

@@ -9,8 +9,9 @@ import signal
 import sys
 
 if sys.platform == "win32":
-    raise SystemExit(
-        "this needs Linux, for fcntl among others; on Windows run it in WSL, the Windows Subsystem for Linux"
-    )
+    try:
+        import envs.linux  # noqa: F401
+    except ImportError as error:
+        raise SystemExit(str(error)) from None
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the parent process ignores it (nohup)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -4,7 +4,6 @@ Of several ranks the first claims the folder, and the others learn which it is.
 """
 
 import errno
-import fcntl
 import os
 import shutil
 import socket
@@ -15,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from envs.linux import fcntl
 from rl import ranks
 from rl.config.arguments import flatten
 from rl.config.fields import Config

@@ -1,5 +1,7 @@
-"""The statistics of each epoch, and the line that is printed of them."""
+"""The statistics of each epoch, the line that is printed of them, and warnings."""
 
+import os
+import sys
 from collections import Counter
 from statistics import fmean, pstdev
 
@@ -8,6 +10,12 @@ from rl.records import Episode
 
 PRINTED = ("policy_loss", "value_loss", "entropy", "clip_fraction", "reference_kl", "grad_norm", "sampler_gap")
 WIDTH = 80  # columns of the line, which log=debug exceeds
+
+
+def warn(text: str) -> None:
+    """Print a warning, on a terminal in yellow unless NO_COLOR is set (no-color.org)."""
+    yellow = sys.stdout and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(f"\033[33mwarning: {text}\033[0m" if yellow else f"warning: {text}", flush=True)
 
 
 def rollout_stats(episodes: list[Episode]) -> dict:

@@ -13,7 +13,7 @@ from models.decoder import checkpoint_blocks
 from rl import data, ranks, rubric, teacher
 from rl.adapters import Seat
 from rl.config.fields import Config, Lora
-from rl.config.model_checks import read_targets
+from rl.config.model_checks import check_thinking, read_targets
 from rl.config.refusals import Refusal
 from rl.config.words import describe_sources
 from rl.ppo import Critic
@@ -64,6 +64,7 @@ def start(
     with run.phase("load"):
         tokenizer = load_tokenizer(cfg.model, cfg.thinking, cfg.history == "template")
         tokenizer.prompt([{"role": "user", "content": "?"}])  # an unknown chat format fails before a folder is made
+        check_thinking(cfg, tokenizer)
         check_tools(tokenizer, cfg)
         checkpoint = resume.newest_checkpoint(Path(cfg.resume)) if cfg.resume else None
         print(f"settings: {describe_sources(cfg)}", flush=True)
@@ -153,6 +154,9 @@ def adapt(model: CausalLM, cfg: Config) -> Lora:
     total = trainable + sum(p.numel() << (p.dtype == torch.uint8) for p in frozen)  # a byte has two codes of 4 bits
     size = f"r={sizes} alpha={alphas}{' rslora' * settings.rslora}"
     print(f"lora on: {size} on {len(names)} layers ({kinds}); {trainable:,} of {total:,} parameters train")
+    if cfg.optimizer == "adamw8bit":  # pays for adapters on many experts
+        saved = f"{6 * trainable / 2**20:,.1f} MiB"  # two bytes a weight instead of eight
+        print(f"optimizer=adamw8bit saves at most {saved} of this adapter's moments and rounds them; adamw is exact")
     for name in names if cfg.log == "debug" else ():
         print(f"  {name} <-> base_model.model.{name}.lora_A|B.weight")
     return settings

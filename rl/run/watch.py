@@ -21,6 +21,7 @@ from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
 from rl.run import health
 from rl.run.files import append, checkpoints, plain, read_lines
+from rl.run.log import warn
 
 if TYPE_CHECKING:  # for editors: a TrainState holds a Watch
     from rl.run.state import TrainState
@@ -170,7 +171,7 @@ class Watch:
             if cfg.strict:
                 raise Nonsense(name, f"{where}: {sentence}")
             if name not in self.printed | self.findings:
-                print(f"warning: {where}: {sentence}", flush=True)
+                warn(f"{where}: {sentence}")
             self.findings.add(name)
 
 

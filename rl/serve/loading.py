@@ -105,6 +105,7 @@ def load_base(keys: ModelKeys, rows: int, rewrites: bool = False) -> tuple[Causa
     """Return the model, its tokenizer, and the most tokens of a sequence."""
     keys = without_auto(keys)
     tokenizer = load_tokenizer(keys.model, keys.thinking, rewrites)
+    tokenizer.check_thinking()
     keep_memory()
     model = load_model(keys.model, getattr(torch, keys.dtype), keys.device, quant=keys.quant)
     choose_threads(model, keys.threads, False, keys.products, rows)

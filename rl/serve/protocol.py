@@ -211,6 +211,7 @@ class Protocol:
         length += sum(len(str(one[key])) for one in messages for key in ("tools", "tool_calls") if key in one)
         self._check_length(length + MOST_OF_TOKEN * len(messages))  # each has a token at least
         try:
+            tokenizer.check_thinking()
             if tools:
                 tokenizer.check_tools()
             ids = self._checked(tokenizer.prompt(messages))

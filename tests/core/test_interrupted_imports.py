@@ -50,10 +50,33 @@ def test_interrupt_raises_again_after_imports():
         signal.signal(signal.SIGINT, before)
 
 
-def test_windows_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(SystemExit, match=r"this needs Linux.* in WSL"):
-        runpy.run_module("rl.run.early_interrupt")
+def on_windows(code: str) -> tuple[int, str, str]:
+    """Run code as if on Windows, without fcntl and SIGHUP. Return the status, the output and the errors."""
+    before = "import asyncio, runpy, signal, sys; "  # asyncio imports other modules there
+    before += "sys.platform, sys.modules['fcntl'] = 'win32', None; del signal.SIGHUP; "
+    ended = subprocess.run([sys.executable, "-c", before + code], cwd=ROOT, capture_output=True, text=True)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, "-m envs", "-m envs.serve"])
+def test_programs_on_windows_end_in_one_line(program):
+    run = "run_module" if program.startswith("-m ") else "run_path"
+    status, out, errors = on_windows(f"runpy.{run}('{program.removeprefix('-m ')}', run_name='__main__')")
+    assert (status, out, errors.count("\n")) == (1, "", 1), errors
+    assert errors.startswith("this needs Linux") and errors.endswith("in WSL, the Windows Subsystem for Linux\n")
+
+
+@pytest.mark.parametrize(
+    "code", ["from rl import load, train", "import envs; envs.make('abd')", "import rl.run.folder"]
+)
+def test_imports_on_windows_end_in_the_same_line(code):
+    status, out, errors = on_windows(code)
+    assert (status, out, errors.count("Error: ")) == (1, "", 1), errors
+    assert errors.splitlines()[-1].startswith("ImportError: this needs Linux") and "rl/library.py" not in errors
+
+
+def test_an_environment_that_needs_no_sandbox_plays_on_windows():
+    assert on_windows("import envs; print(len(envs.make('textcraft').reset(0)))") == (0, "3\n", "")
 
 
 @pytest.mark.parametrize("program, module", [("report", "rl.report.runs"), ("explain", "rl.explain")])

@@ -1,11 +1,13 @@
 """A mixture of experts: exact on a CPU, its router frozen, its load counted."""
 
+from statistics import fmean
+
 import pytest
 import torch
 from conftest import random_model
 
 import lora
-from models.moe import SparseMLP, take_loads
+from models.moe import balance, expert_loads
 from models.trial import first_difference
 
 
@@ -39,14 +41,23 @@ def test_adapters_train_and_the_router_does_not():
     assert any("experts" in name and grad.any() for name, grad in grads.items() if grad is not None)
 
 
-def test_loads_are_counted_in_training_alone_and_taken_once():
+def test_loads_are_those_of_the_last_forward_with_gradients():
     model = adapted()
-    with torch.no_grad():
-        model(torch.arange(32)[None])
-    assert take_loads(model) is None
+    model(torch.arange(48)[None])
     model(torch.arange(32)[None])
-    counts = [module.loads for module in model.modules() if isinstance(module, SparseMLP)]
-    assert [int(count.sum()) for count in counts] == [32 * 3] * 2
-    busiest, idle = take_loads(model)
-    assert 1 <= busiest <= 6 / 3 and busiest == pytest.approx(sum(int(c.max()) / 16 for c in counts) / 2)
-    assert idle == sum(int((c == 0).sum()) / 6 for c in counts) / 2 and take_loads(model) is None
+    with torch.no_grad():
+        model(torch.arange(16)[None])
+    loads = expert_loads(model.model.layers)
+    assert loads.dtype == torch.int64 and loads.shape == (2, 6) and loads.sum(1).tolist() == [32 * 3] * 2
+    assert expert_loads(random_model().model.layers).tolist() == []
+    x_ND = model.model.embed_tokens(torch.arange(32))
+    with torch.no_grad():
+        chosen = model.model.layers[0].mlp.gate(x_ND).topk(3).indices.flatten().tolist()
+    model.model.layers[0].mlp(x_ND)
+    assert expert_loads(model.model.layers)[0].tolist() == [chosen.count(expert) for expert in range(6)]
+
+
+def test_balance_is_the_mean_over_layers():
+    loads = [[2, 4, 1, 1], [0, 0, 8, 0]]
+    means = [fmean([max(of) / fmean(of) for of in loads]), fmean([of.count(0) / 4 for of in loads])]
+    assert balance(torch.tensor(loads)) == tuple(means) == (3.0, 0.375)

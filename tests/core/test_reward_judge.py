@@ -44,7 +44,8 @@ class Handler(BaseHTTPRequestHandler):
         if isinstance(reply, tuple):
             return self.send(*reply)
         choice = {"message": {"content": reply}, "finish_reason": "stop" if len(reply) < 40 else "length"}
-        self.send(200, {"choices": [choice], "usage": {"completion_tokens": len(reply.split())}})
+        usage = {"prompt_tokens": len(body["messages"][0]["content"].split()), "completion_tokens": len(reply.split())}
+        self.send(200, {"choices": [choice], "usage": usage})
 
     def send(self, status: int, body: object) -> None:
         data = json.dumps(body).encode()
@@ -128,6 +129,7 @@ def test_grades_rewards_and_metrics_match_a_naive_loop(tokenizer, rules, server,
         "judge_disagreement": 1 / 3,  # success of the episodes: yes, no, (yes,) no
         "judge_unreadable": 1,
         "judge_tokens": 2 + 2 + 3 + 2,
+        "judge_prompt_tokens": sum(len(body["messages"][0]["content"].split()) for body in server.asked),
     }
     assert {(body["model"], body["temperature"], body["max_tokens"]) for body in server.asked} == {("other", 0.0, 256)}
     kept = (tmp_path / "judge_prompt.txt").read_text()
@@ -161,6 +163,7 @@ def test_a_local_judge_answers_as_its_model_alone(tokenizer, rules, tmp_path):
             engine.feed(engine.open((9, 9)), ids)
             (turn,) = engine.run(8, 0.0, tokenizer.eos_ids)
             assert (reply.text, reply.tokens) == (tokenizer.answer(turn.ids), len(turn.ids))
+            assert reply.prompt_tokens == len(ids)
             assert bool(reply.fault) == (turn.stop_reason == "length")
     assert [r.text for r in said["base"]] != [r.text for r in said[judge]]
 
@@ -218,8 +221,13 @@ def test_a_long_transcript_loses_its_middle_until_it_fits(tokenizer, rules, serv
     judge = judge_of(tokenizer, rules, "base", model, "reward.judge_max_tokens=4")
     (reply,) = judge.ask_model([made])
     assert len(tokenizer.prompt([{"role": "user", "content": reply.prompt}])) <= 1496 and reply.tokens
+    assert reply.prompt_tokens == len(tokenizer.prompt([{"role": "user", "content": reply.prompt}]))
     assert "characters are left out here ...]\n> " in reply.prompt and reply.prompt.endswith(rubric.QUESTION)
     assert reply.prompt.startswith("Short replies are better.\n\n[environment]\n> user\n> Goal: a stick")
+    for room, fits in ((reply.prompt_tokens + 4, True), (reply.prompt_tokens + 3, False)):
+        monkeypatch.setattr(model, "config", replace(model.config, max_position_embeddings=room))
+        (again,) = judge.ask_model([made])
+        assert (again == reply) == fits and again.prompt_tokens <= reply.prompt_tokens
     monkeypatch.setattr(model, "config", replace(model.config, max_position_embeddings=50))
     (reply,) = judge.ask_model([made])
     assert reply.grade is None and reply.fault == "no room for the prompt in the model's 50 tokens"
@@ -238,6 +246,17 @@ def test_replies_that_are_cut_or_unusable_have_no_grade(tokenizer, rules, server
     server.reply = lambda prompt: (200, {"choices": [{"message": {"content": None, "tool_calls": [7]}}]})
     (reply,) = judge.ask_server([made])
     assert reply.grade is None and "without text or finish_reason" in reply.fault
+
+
+@pytest.mark.parametrize(
+    ("count", "read"), [(7, 7), (0, 0), (None, 0), (-1, 0), (7.0, 0), ("7", 0), (True, 0), (10**20, 0)]
+)
+def test_prompt_tokens_of_a_server_are_a_whole_number_or_0(count, read, tokenizer, rules, server):
+    choice = {"message": {"content": "3"}, "finish_reason": "stop"}
+    usage = {"completion_tokens": 1, "prompt_tokens": count}
+    server.reply = lambda prompt: (200, {"choices": [choice], "usage": usage})
+    (reply,) = judge_of(tokenizer, rules, server.url).ask_server([episode(tokenizer, "x")])
+    assert (reply.grade, reply.tokens, reply.prompt_tokens) == (0.3, 1, read)
 
 
 def test_an_epoch_without_a_grade_is_refused_with_a_reply(tokenizer, rules, server, tmp_path):

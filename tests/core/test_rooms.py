@@ -13,6 +13,7 @@ PROGRAMS = {"train", "eval", "merge"}
 TINY_PROGRAMS = ("models.tiny.make_tiny", "models.tiny.measure")
 # What programs, which nobody imports, may use of rl.
 PARSER = {"rl.config.arguments", "rl.config.program", "rl.config.refusals", "rl.config.help", "rl.run.status"}
+PARSER |= {"rl.run.early_interrupt"}
 RUNTIME = {"torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "tqdm", "einops", "triton"}
 # Only inside a function, where a user or a checkpoint asked for them; jinja2 comes with torch.
 OPTIONAL = {"wandb", "tensorboard", "trackio", "matplotlib", "jinja2", "pyarrow"}

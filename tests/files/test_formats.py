@@ -51,8 +51,10 @@ BY_HAND = {  # name: template file, control tokens, thinking
 
 # Written for these tests, to behave as the templates of these families do.
 TEMPLATES = Path(__file__).parents[1] / "fixtures" / "templates"
-NAMES = ("deepseek_r1", "mistral", "llama2", "granite", "phi3", "phi4")
-R1, INST, LLAMA2, GRANITE, PHI3, PHI4 = ((TEMPLATES / f"{name}.jinja").read_text() for name in NAMES)
+NAMES = ("deepseek_r1", "mistral", "llama2", "granite", "phi3", "phi4", "smollm3", "olmo2", "olmo3")
+R1, INST, LLAMA2, GRANITE, PHI3, PHI4, SMOLLM3, OLMO2, OLMO3 = (
+    (TEMPLATES / f"{name}.jinja").read_text() for name in NAMES
+)
 ROLES = ("system", "user", "assistant", "tool")
 LAST_SYSTEM = INST.replace("loop.first and", "loop.last and")  # Mistral's later templates
 OWN = {  # name: template, control tokens, the names of the special ones
@@ -62,6 +64,10 @@ OWN = {  # name: template, control tokens, the names of the special ones
     "granite": (GRANITE, ("<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>"), {"eos_token": "<|end_of_text|>"}),
     "phi3": (PHI3, ("<|endoftext|>", *(f"<|{name}|>" for name in ROLES), "<|end|>"), {"eos_token": "<|endoftext|>"}),
     "phi4": (PHI4, ("<|endoftext|>", "<|im_start|>", "<|im_sep|>", "<|im_end|>"), {"eos_token": "<|im_end|>"}),
+    "smollm3": (SMOLLM3, ("<|im_start|>", "<|im_end|>", "<think>", "</think>"), {"eos_token": "<|im_end|>"}),
+    # Tülu's <|user|> and <|assistant|> are no tokens of this vocabulary
+    "olmo2": (OLMO2, ("<|endoftext|>",), {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}),
+    "olmo3": (OLMO3, ("<|endoftext|>", "<|im_start|>", "<|im_end|>"), {"eos_token": "<|im_end|>"}),
 }
 
 PIECES = (
@@ -170,6 +176,16 @@ def special_tokens(folder) -> dict[str, str]:
     return {k: v["content"] if isinstance(v, dict) else v for k, v in config.items() if k.endswith("_token")}
 
 
+def opening(drops: bool = False) -> str:
+    """Return Qwen3's template with a header that opens a thought, as Qwen3-Thinking-2507's does. drops: it also drops
+    the thoughts of all earlier replies, as QwQ's does."""
+    source, last = published("qwen3"), "{%- if loop.index0 > ns.last_query_index %}"
+    assert source.count(last) == 1
+    source = source.replace(last, "{%- if false %}") if drops else source
+    before = source.partition("{%- if add_generation_prompt %}")[0]
+    return before + "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
+
+
 def rendered(tokenizer: Tokenizer, source: str, messages: list[dict], header: bool = True, **variables) -> str:
     variables = {"tools": None, "documents": None, **special_tokens(tokenizer.folder), **variables}
     return hugging_face(source).render(messages=messages, add_generation_prompt=header, **variables)
@@ -264,6 +280,9 @@ APPENDED = {  # name: the template that the appended conversation is compared wi
     "llama3.2": "llama3_2",
     "mistral": INST,
     "llama2": LLAMA2,
+    "smollm3": SMOLLM3,
+    "olmo2": OLMO2,
+    "olmo3": OLMO3,
 }
 
 
@@ -345,6 +364,23 @@ def test_think_block_is_in_reply_or_header(load):
         off.reply("<think>\nTwo.\n</think>\n\n4")
 
 
+def test_smollm3_answers_without_thoughts_if_asked(load):
+    """By thinking=false, or by a system message."""
+    on, (source, tokens, config) = load("smollm3"), OWN["smollm3"]
+    off = load("smollm3 without thinking", source, tokens, thinking=False, **config)
+    assert not on.opens_thought and not off.opens_thought, "the tags of the system message open no thought"
+    off.check_thinking()
+    header, block = "<|im_start|>assistant\n", "<think>\n\n</think>\n"
+    asked, silent = [USER], [{"role": "system", "content": "Be brief. /no_think"}, USER]
+    for tokenizer, messages, ends in ((on, asked, header), (off, asked, header + block), (on, silent, header + block)):
+        assert tokenizer.show(tokenizer.prompt(messages)).endswith(ends)
+    assert on.prompt(silent) == full(on, rendered(on, source, silent))
+    whole = off.prompt([USER, REPLY, USER])
+    ids = off.prompt([USER]) + off.reply("4")
+    assert ids + off.follow_up(ids[-1], [USER]) == whole
+    assert whole == full(off, rendered(off, source, [USER, REPLY, USER], enable_thinking=False))
+
+
 # ----------------------------------------------------------------------------------------------------------- injection
 
 
@@ -359,7 +395,11 @@ def hostile(tokenizer: Tokenizer) -> list[str]:
     return found + ["\ue0000.0\ue001", "\ue0020.60\ue003", "{{ bos_token }}", "{% generation %}", *PIECES[:12]]
 
 
-@pytest.mark.parametrize(("name", "end"), [("granite", "<|end_of_text|>"), ("phi3", "<|end|>"), ("phi4", "<|im_end|>")])
+ENDS = {"granite": "<|end_of_text|>", "phi3": "<|end|>", "phi4": "<|im_end|>"}
+ENDS |= {"smollm3": "<|im_end|>", "olmo2": "<|endoftext|>", "olmo3": "<|im_end|>"}
+
+
+@pytest.mark.parametrize(("name", "end"), ENDS.items())
 def test_the_token_that_ends_a_turn_is_the_templates(name, end, load):
     tokenizer = load(name)
     (stop,) = full(tokenizer, end)
@@ -379,14 +419,15 @@ def test_text_never_becomes_a_control_token(name, load):
     for piece in pieces:
         assert not controls(tokenizer, tokenizer.encode(piece))
     said_by = ["user", "system", "tool", "assistant"] if name in ("qwen2.5", "qwen3-2507", "llama3") else ["user"]
-    said_by += ["system", "tool"] if name not in ("mistral", "llama2") else []
+    said_by += {"mistral": [], "llama2": [], "olmo2": ["system"]}.get(name, ["system", "tool"])
     for seed in range(200):
         rng = Random(f"{name} {seed}")
         spoken = [{"role": rng.choice(said_by), "content": text(rng, pieces)} for _ in range(rng.randint(1, 4))]
         if name in ("mistral", "llama2"):
             spoken = [{**message, "content": text(rng, pieces)} for message in alternating(rng)]
         spoken = with_one_system(spoken) if name == "r1" else spoken
-        silent = [{**message, "content": "x"} for message in spoken]
+        spoken = [m for i, m in enumerate(spoken) if name != "smollm3" or not i or m["role"] != "system"]
+        silent = [{**message, "content": "x" if message["content"].strip() else ""} for message in spoken]
         ids, calls = tokenizer.prompt(spoken), marks_of_calls(tokenizer, spoken)
         found = controls(tokenizer, ids)
         assert [i for i in found if i in calls] == calls, "an assistant's own marks of calls are tokens"

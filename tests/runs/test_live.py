@@ -13,7 +13,7 @@ from models import load_model, load_tokenizer
 from rl.config.words import parse
 from rl.report import progress
 from rl.rollout import rollout
-from rl.run.log import epoch_line
+from rl.run.log import epoch_line, warn
 from rl.tasks import make_tasks
 
 
@@ -25,6 +25,16 @@ def new_run(monkeypatch):
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize(
+    ("output", "no_color", "yellow"), [(Terminal, "", 1), (Terminal, "1", 0), (io.StringIO, "", 0)]
+)
+def test_a_warning_is_yellow_on_a_terminal_alone(output, no_color, yellow, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr(sys, "stdout", output())
+    warn("epoch 1: x")
+    assert sys.stdout.getvalue() == "\033[33m" * yellow + "warning: epoch 1: x" + "\033[0m" * yellow + "\n"
 
 
 def test_the_time_left_is_that_of_the_last_epochs():

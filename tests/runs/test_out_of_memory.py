@@ -46,7 +46,7 @@ def gradients(monkeypatch, fits: int, error: Exception | None = None, **keys):
         state.optimizer, "step", lambda: found.update({n: p.grad for n, p in state.trainable().items()})
     )
     stats = update.optimizer_step(state, batch, algorithm_module("grpo"), cfg)
-    del stats["entropies"]
+    del stats["entropies"], stats["expert_loads"]
     monkeypatch.undo()
     return found, stats, sizes, state
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,7 @@ import eval as eval_program
 from envs import planner, textcraft
 from envs.requests import Request
 from models import load_model, load_tokenizer
+from models.weights import TINY
 from rl.base_model import Base
 from rl.config.arguments import ArgumentError
 from rl.config.words import parse
@@ -21,6 +23,10 @@ from rl.tasks import make_tasks
 
 pytestmark = pytest.mark.all_only
 
+OPENS = (  # a header that opens a thought, as DeepSeek-R1's
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1].strip() }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
 WORDS = ["max_new_tokens=24", "max_len=768", "rollout_batch_size=4"]
 
 
@@ -211,7 +217,7 @@ def test_parts_of_text_and_a_missing_count_are_read(here, capsys):
     parts = spoken(text=[{"type": "text", "text": "get 1 "}, {"type": "text", "text": "log"}])
     Handler.failures = [(200, parts), (200, parts | {"usage": None})]
     asked = ("mine", [{"role": "user", "content": "x"}], 24, 0.0, 7)
-    assert here[2].chat(*asked) == ("get 1 log", 3, "stop") and here[2].chat(*asked) == ("get 1 log", 0, "stop")
+    assert [here[2].chat(*asked) for _ in range(2)] == [("get 1 log", tokens, "stop", 0) for tokens in (3, 0)]
     assert capsys.readouterr().err.count("counts no tokens") == 1
 
 
@@ -282,7 +288,7 @@ def test_each_turn_has_its_own_reproducible_seed(here):
 
 def test_thoughts_do_not_reach_the_environment(here, monkeypatch):
     received = []
-    monkeypatch.setattr(client.Server, "chat", lambda *_: ("<think>\nget?</think>\n\nno action", 5, "stop"))
+    monkeypatch.setattr(client.Server, "chat", lambda *_: ("<think>\nget?</think>\n\nno action", 5, "stop", 9))
     monkeypatch.setattr("envs.textcraft.Env.step", lambda _, text: received.append(text) or OVER)
     cfg, task = first_task()
     episode = evaluation.play(here[2], "mine", cfg, 0.0, task)
@@ -294,6 +300,45 @@ def test_thinking_false_reaches_the_servers_chat_template(here):
     server.chat("mine", [{"role": "user", "content": "x"}], 3, 0.0, 7)
     server.result("base", Request("chat", [{"role": "user", "content": "x"}], None, 3, 0.0), 7)
     assert [body["chat_template_kwargs"] for _, body in Handler.asked] == [{"enable_thinking": False}] * 2
+
+
+THOUGHT = "get 1 log? It gives four planks"
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "more", "answer"),
+    [
+        (THOUGHT, "length", {}, ""),
+        (f"{THOUGHT}\n</think>\n\nget 1 log", "stop", {}, "get 1 log"),
+        (f"{THOUGHT}\n</think>\n\nget 1", "length", {}, "get 1"),
+        ("get 1", "length", {"reasoning_content": THOUGHT}, "get 1"),
+        ("get 1", "length", {"reasoning": THOUGHT}, "get 1"),
+        ("get 1 log", "stop", {}, "get 1 log"),
+    ],
+)
+def test_a_thought_that_the_limit_cut_is_no_answer(text, finish, more, answer, here, monkeypatch, tmp_path):
+    """The server's template opens the think block in the prompt, so the reply has no tag. A server that knows thoughts
+    sends them apart (reasoning_content)."""
+    received, (cfg, task) = [], first_task()
+    monkeypatch.setattr("envs.textcraft.Env.step", lambda _, said: received.append(said) or OVER)
+    shutil.copytree(TINY, folder := tmp_path / "model", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (folder / "chat_template.jinja").write_text(OPENS)
+    for model in (str(folder), "base"):  # a name of the server alone has no template here
+        opened = evaluation.opens_thought(replace(cfg, model=model))
+        server = client.Server(here[2].url, opens_thought=opened)
+        choice = {"message": {"content": text, **more}, "finish_reason": finish}
+        Handler.failures = [(200, {"choices": [choice], "usage": {"completion_tokens": 5}})]
+        evaluation.play(server, "mine", cfg, 0.0, task)
+    assert received[0] == answer and opened is False
+    assert received[1] == (answer or THOUGHT)
+
+
+def test_thinking_false_is_refused_where_the_servers_template_is_here(tmp_path, here):
+    shutil.copytree(TINY, folder := tmp_path / "model", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (folder / "chat_template.jinja").write_text(OPENS)
+    words = [*WORDS, f"server={here[2].url}", f"model={folder}", "n=1", "thinking=false"]
+    with pytest.raises(ValueError, match="opens <think> in every reply, also with thinking=false"):
+        eval_program.main(*parse(words, "eval.py", eval_program.Keys))
 
 
 def test_interrupt_does_not_wait_for_the_server():

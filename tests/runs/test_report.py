@@ -406,6 +406,27 @@ def test_runs_side_by_side_have_their_paired_difference(tmp_path, capsys):
     assert "successes" not in (tmp_path / "both.html").read_text()
 
 
+def test_a_run_has_its_paired_difference_to_before_training(tmp_path, capsys):
+    """The last evaluation counts, not the best one, on the tasks that both finished; the run's own page has it too."""
+    before, best, after = [False] * 30 + [True] * 10, [True] * 40, [True] * 20 + [False] * 10 + [True] * 9 + [None]
+    folder = write_evaluations(tmp_path / "run", {0: before, 2: best, 4: after})
+    page.write(folder)
+    shown = page_data(folder / "report.html", "compared")
+    low, high = stats.interval(stats.bootstrap([1] * 20 + [0] * 19, stats.DIFFERENCE))
+    said = f"the same 39 tasks: better; success +51.3% (80 % interval {low:+.1%} to {high:+.1%})"
+    assert shown == [f"epoch 4 against epoch 0, before training, {kind}, {said}" for kind in ("sampled", "greedy")]
+    runs.main([str(folder), "markdown=true"])
+    assert capsys.readouterr().out.splitlines()[-3:-1] == shown == page_data(folder / "report.html", "compared")
+
+
+@pytest.mark.parametrize("epochs", [(), (0,), (2, 4)])
+def test_a_run_without_two_evaluations_has_no_difference(epochs, tmp_path):
+    """Nor one whose first evaluation was not before training."""
+    folder = write_evaluations(tmp_path / "run", {epoch: [True, False] for epoch in epochs})
+    page.write(folder)
+    assert page_data(folder / "report.html", "compared") == []
+
+
 def test_what_is_no_run_among_several_is_named_and_left_out(tmp_path, capsys):
     """The shell's runs/* finds files and other folders too."""
     first, second = (write_curve(tmp_path / name, [0.2, 0.4], {}) for name in ("first", "second"))

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,6 +61,17 @@ def test_commands_are_checked(talk):
     assert talk("/use nobody")[1] == "choose from: base\n"
     assert talk("/what")[1].startswith("commands: /reset")
     assert talk("/quit")[2] is False
+
+
+def test_the_chat_says_what_the_embedded_model_knows(tmp_path, monkeypatch, capsys):
+    """In the words of the page of rl.serve; of another model, such as one in a folder, it says nothing."""
+    assert chat.EMBEDDED.removesuffix(".") in (ROOT / "rl" / "serve" / "chat.html").read_text()
+    shutil.copytree(ROOT / "models" / "tiny", tmp_path / "own")
+    monkeypatch.setattr(chat, "talk", lambda _: None)
+    for model in ("tiny", tmp_path / "own"):
+        chat.main([f"model={model}", "max_len=64"])
+        lines = capsys.readouterr().out.splitlines()
+        assert (chat.EMBEDDED in lines) is (model == "tiny") and lines[-1] == f"{model}; {chat.COMMANDS}"
 
 
 def test_a_full_context_is_said(talk):

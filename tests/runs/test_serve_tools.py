@@ -5,6 +5,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from test_formats import QWEN3, full, opening, rendered, write_folder
 from test_text_is_there import CALLING, folder_of, spec_of
 from test_tools import MALFORMED, WEATHER, as_openai, called, load  # noqa: F401  (load is a fixture)
 
@@ -62,6 +63,26 @@ def test_a_reply_that_calls_a_tool_has_tool_calls(name, stream, load):  # noqa: 
     assert (said["content"], last["finish_reason"]) == (content, "tool_calls")
     assert call.pop("id").startswith("call_") and call.pop("index", 0) == 0
     assert call == {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_tools_work_where_the_header_opens_a_thought(drops, tmp_path):
+    """In the form of Qwen3-Thinking-2507, which rewrites earlier thoughts, and of QwQ, which drops them all."""
+    source = opening(drops)
+    tokenizer = Tokenizer(write_folder(tmp_path, QWEN3, source), rewrites=True)
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    sampler = Scripted(tokenizer, f"Hm.\n</think>\n\n{call}")
+    [said] = sent(sampler)
+    plain = rendered(tokenizer, source, ASKED["messages"], tools=[WEATHER])
+    assert sampler.requests[0].ids == full(tokenizer, plain) and plain.endswith("assistant\n<think>\n")
+    assert (said["message"]["content"], said["finish_reason"]) == ("Hm.\n</think>", "tool_calls")
+    assert [one["function"] for one in said["message"]["tool_calls"]] == [
+        {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    ]
+    result = {"role": "tool", "tool_call_id": said["message"]["tool_calls"][0]["id"], "content": "-3"}
+    sent(sampler, messages=[*ASKED["messages"], said["message"], result])
+    again = [*ASKED["messages"], {**said["message"], "tool_calls": [called("Oslo")]}, result]
+    assert sampler.requests[0].ids == full(tokenizer, rendered(tokenizer, source, again, tools=[WEATHER]))
 
 
 def test_several_calls_have_ids_of_their_own(load):  # noqa: F811

@@ -42,8 +42,8 @@ def trained(*words: str) -> None:
 
 RESUMED = {  # with what each carries from epoch to epoch
     "ppo": ["ppo.epochs=2", "eval_episodes=2", "ppo.kl_coef=0.1", "ppo.kl_target=0.01", "ppo.kl_horizon=8", "lora.r=4"],
-    "grpo": ["lora.r=4"],
-    "grpo of every weight, in bfloat16": ["lora.r=0", "dtype=bfloat16", "lr=1e-4"],
+    "grpo": ["lora.r=4", "seed=2"],
+    "grpo of every weight, in bfloat16": ["lora.r=0", "dtype=bfloat16", "lr=1e-4", "seed=2"],
     "reinforce": ["reinforce.baseline=moving", "optimizer=adam", "order=sequential", "lora.r=4"],
     "sft": ["lora.dropout=0.1"],
     "sft from a file": ["algo=sft", "data={tmp}/rows.jsonl", "lora.dropout=0.1"],

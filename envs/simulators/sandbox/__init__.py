@@ -15,7 +15,6 @@ first program and ends with its parent. A program has
 README.md says what a program can still do, and the minimum of layers below which no program runs.
 """
 
-import fcntl
 import os
 import re
 import select
@@ -29,6 +28,7 @@ from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from typing import BinaryIO
 
+from envs.linux import fcntl
 from envs.refusal import Refusal
 from envs.simulators.sandbox import jail
 
