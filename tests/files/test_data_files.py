@@ -148,12 +148,12 @@ def play(env: envs.Environment) -> int:
 
 def spoil(value, rng: random.Random):
     """Return a copy of a JSON value with a part changed, in one place or in all entries of a list or table."""
-    value, everywhere = copy.deepcopy(value), rng.random() < 0.7
+    value, everywhere = json.loads(json.dumps(value)), rng.random() < 0.7  # with no part in two places
     new, act = rng.choice(VALUES), rng.choice(("set", "set", "delete", "rename"))
 
     def change(inner, depth: int):
         if depth == 0 or not inner or not isinstance(inner, dict | list):
-            return new
+            return copy.deepcopy(new)
         keys = list(inner) if isinstance(inner, dict) else range(len(inner))
         uniform = len({type(inner[key]) for key in keys}) == 1 and isinstance(inner[keys[0]], dict)
         for key in keys if everywhere and uniform else [rng.choice(keys)]:
