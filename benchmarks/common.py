@@ -434,7 +434,8 @@ def compose(name: str, rows: list[Row], options: Options, notes: list[str], abou
     notes = [*notes, convention]
     record = {"benchmark": name, "command": command.strip(), "commit": commit()}
     record |= {"machine": machine, "versions": versions, **about}
-    record |= {"options": asdict(options), "rows": [row.record() for row in rows], "notes": notes}
+    given = {key: value for key, value in asdict(options).items() if key != "out"}  # a place of one machine
+    record |= {"options": given, "rows": [row.record() for row in rows], "notes": notes}
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]), json.dumps(record)
 
 
