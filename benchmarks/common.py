@@ -429,7 +429,7 @@ def compose(name: str, rows: list[Row], options: Options, notes: list[str], abou
         f"Medians of {' or '.join(map(str, counts))} values. A ratio is ours beside that side: `x the time` and plain "
         "`x` are ours / theirs (lower is better), `x the speed` is their time / ours (higher is better). within the "
         "spread: some of the middle half of the repeats would meet the target and some would miss it. "
-        "Targets of time and memory are stated for the default sizes and printed only for them."
+        "Targets are printed for the sizes that they are stated for, most for the default ones."
     )
     notes = [*notes, convention]
     record = {"benchmark": name, "command": command.strip(), "commit": commit()}

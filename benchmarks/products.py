@@ -1,8 +1,8 @@
 """Does the trial of products choose well? A GRPO epoch by each library: python -m benchmarks.products model=smol
 
-The epoch of benchmarks.real_size by products=auto, which is `ours`, beside the same by each library that can be asked
-for here. Each runs in a process of its own, in turn. The choice is good if no library is faster than it by more than
-speed.SAME, up to which the trial counts two as equal. The trial's own time is not in the rows.
+`ours` is the epoch of benchmarks.real_size with products=auto; beside it stands the same epoch with each library that
+is usable here. Each runs in a process of its own, in turn. The choice is good if no library is faster than it by more
+than speed.SAME, up to which the trial counts two as equal. The trial's own time is not in the rows.
 """
 
 import multiprocessing

@@ -292,7 +292,7 @@ def main(options: Options) -> None:
         "min_new_tokens, so that all replies have one length; it recomputes no old log-probabilities either.",
         "memory of a step: its peak above what the process held when it began. Held are the weights of both sides, our "
         "copies of them and both optimizers; `real_size` has the peaks of each side alone. Memory that the allocator "
-        "kept from earlier steps is returned to the system first.",
+        "kept from earlier steps is returned to the system first, so both sides take theirs anew in each step.",
         "sampling runs from the start of the step until the rewards are computed, decoding included.",
         "ours: the log-probabilities of sampling equal those of the training forward, bit for bit on a "
         "CPU (checked in each step); the prompt of a group goes through the model once to sample and once "

@@ -1,4 +1,4 @@
-"""fcntl. Where it is missing, on Windows, this import ends in one line, because envs and rl need Linux for more."""
+"""Import fcntl, or raise one line that names Linux: envs and rl need more of it than this."""
 
 try:
     import fcntl

@@ -1,5 +1,6 @@
 """Evaluation on held-out tasks: success with an interval, apart from the reward."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from rl.ranks.pace import Pace
 from rl.records import Episode
 from rl.report.progress import progress_bar
 from rl.rollout import rollouts
+from rl.run.history import HASH
 from rl.run.log import env_metrics, thought_stats
 from rl.stats import jeffreys, rate_interval
 from rl.tasks import Task, make_env, make_tasks, mixture
@@ -62,7 +64,8 @@ def evaluate(
         ):
             bar.clear()  # its line, for the caller's
             won = [None if e.infrastructure_failed else e.success for e in played]
-            yield judged(played, at, split) | {"successes": won} | task_numbers(played), played
+            of_each = {"successes": won, "task_hashes": task_hashes(played)} | task_numbers(played)
+            yield judged(played, at, split) | of_each, played
 
 
 def judged(played: list[Episode], temperature: float, split: str) -> dict:
@@ -103,6 +106,13 @@ def summary(episodes: list[Episode]) -> dict:
         **thought_stats(episodes),
         **env_metrics(episodes),
     }
+
+
+def task_hashes(played: list[Episode]) -> str:
+    """Return a hash of each episode's task, HASH hexadecimal digits, one after another. A task without a name of its
+    environment's is its seed."""
+    names = (f"{e.env} {e.task or e.seed}" for e in played)
+    return "".join(hashlib.sha256(name.encode()).hexdigest()[:HASH] for name in names)
 
 
 def task_numbers(played: list[Episode]) -> dict[str, list[int]]:

@@ -24,9 +24,9 @@ What counts as a state decides the bias:
 states. The return of a turn is gamma ^ (fewest turns from the state that it leads to until success, over the whole
 graph), 0 if no episode found a way. So a failed episode is paid for turns that lead where another one succeeded. The
 return reads success and no rewards, and trusts that every edge can be repeated: it is biased where equal observations
-hide different states and where the environment is random. It is also that of the best way from there that the group
-found, which more episodes find more often, and not the policy's mean. The paper multiplies it by 10; here `step_coef`
-can.
+hide different states and where the environment is random. It is also optimistic: it is the return of the best
+way that the group found, not the policy's mean, and larger groups find better ways. The paper multiplies it by 10; here
+`step_coef` can.
 """
 
 from dataclasses import dataclass, replace

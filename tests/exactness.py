@@ -74,10 +74,13 @@ def main(options: Options) -> None:
 
 def cells(models: str, dtypes: str, ranks: str, threads: str) -> list[Cell]:
     """Return the matrix of words by comma. Raise ValueError with one line for a wrong word, or if no row is left."""
-    for key, words, known in (("models", models, MODELS), ("ranks", ranks, RANKS), ("threads", threads, THREADS)):
+    for key, words, known in (
+        ("models", models, f"{MODELS},smol"),
+        ("ranks", ranks, RANKS),
+        ("threads", threads, THREADS),
+    ):
         for word in words.split(","):
-            known_models = {*MODELS.split(","), *LARGE_MODELS}
-            if word not in known_models if key == "models" else not word.isdecimal():
+            if word not in (*MODELS.split(","), "smol") if key == "models" else not word.isdecimal():
                 raise ValueError(f"{key}={words}: {word!r} is none of {key} by comma, such as {known}")
     if "0" in threads.split(","):
         raise ValueError(f"threads={threads} must be positive")

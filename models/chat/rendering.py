@@ -17,7 +17,7 @@ from models.chat.formats import ANSWER, CLOSE, OPEN, THINK, Marks
 from models.chat.jinja import Compiled
 from models.refusal import Refusal
 
-SWITCHES = re.compile("/no_think|/think|/system_override")  # SmolLM3's template obeys them in a system message
+SWITCHES = re.compile(r"/(no_think|think|system_override)\b")  # SmolLM3's template obeys them in a system message
 LEFT_OUT = {
     "system": "a system message: put its text into the first question",
     "user": "a message of the user",

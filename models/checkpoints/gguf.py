@@ -82,7 +82,7 @@ class Tensor:
 
     def slabs(self, content: mmap.mmap, order: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """Yield the rows in float32, a slab at a time. order: the file's row for each row. Raise ValueError for an
-        entry that is not finite, and for a matrix of zeros, which is one whose bytes have not come yet."""
+        entry that is not finite, and for a matrix of zeros, as a download under way leaves."""
         length = self.shape[-1] if len(self.shape) > 1 or order is None else 1
         blocks = np.frombuffer(content, self.format.block, self.nbytes // self.format.block.itemsize, self.start)
         blocks = blocks.reshape(-1, length // self.format.size)
@@ -96,7 +96,8 @@ class Tensor:
             zeros = zeros and not values.any()
             yield values if len(self.shape) > 1 else values.reshape(-1)
         if zeros:
-            raise Refusal(f"tensor {self.name} has nothing but zeros; is the file whole?")
+            empty = "has nothing but zeros, as in a file that is not whole"
+            raise Refusal(f"tensor {self.name} {empty}; a model that means them needs safetensors")
 
 
 # -------------------------------------------------------------------------------------------------------- the container

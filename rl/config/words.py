@@ -208,7 +208,7 @@ def describe_sources(cfg: Config) -> str:
 
 
 ABOUT = """
-Each value is the one that these words give. A word wins over recipe=NAME, a recipe over the
+The values are those that your words give. A word wins over recipe=NAME, a recipe over the
 defaults, which recipes/embedded.toml sets for the embedded model. A run's config.json has them all.
 """
 ABOUT_EVAL = "Keys that only training reads may be given too, as recipes do, and change nothing."

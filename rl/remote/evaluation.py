@@ -35,15 +35,19 @@ MOST_TRIED = 20  # episodes after which an evaluation ends if all of them failed
 
 def opens_thought(cfg: Config) -> bool:
     """Return whether the chat template of the server's base model ends a prompt inside a think block. False if model=
-    is no folder of this machine: the server shows no template.
+    is no folder of this machine, or its tokenizer cannot be read here: the server shows no template.
 
     Raise Refusal for thinking=false with such a template.
     """
     if not (Path(cfg.model) / "tokenizer.json").is_file():
         return False
-    tokenizer = Tokenizer(Path(cfg.model), cfg.thinking, rewrites=True)
+    try:
+        tokenizer = Tokenizer(Path(cfg.model), cfg.thinking, rewrites=True)
+        opens = tokenizer.opens_thought
+    except ValueError:  # the server reads it, and this process need not
+        return False
     tokenizer.check_thinking()
-    return tokenizer.opens_thought
+    return opens
 
 
 def play_all(server: Server, name: str, cfg: Config, temperature: float, tasks: list[Task]) -> list[Episode]:

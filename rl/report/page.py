@@ -23,7 +23,7 @@ from rl.run.files import bounded_lines, read_json, written
 
 HERE = Path(__file__).parent
 DATA, HELD_OUT = "report.jsonl", "held_out.jsonl"
-UNSHOWN = ("tasks", "busy_seconds", "successes", "task_numbers")  # long, and in no chart
+UNSHOWN = ("tasks", "busy_seconds", "successes", "task_numbers", "task_hashes")  # long, and in no chart
 
 
 @ranks.first_only

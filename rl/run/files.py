@@ -165,7 +165,8 @@ def _check_record(record: dict) -> None:
     numbers += [result[name] for result in evaluated for name in ("temperature", "success")]
     numbers += [result[name] for result in evaluated for name in ("low", "high", "episodes") if name in result]
     numbers += [won for result in evaluated for won in result.get("successes", []) if won is not None]
-    texts = [record.get("tasks", ""), *(result.get("split", "") for result in evaluated)]
+    texts = [record.get("tasks", "")]
+    texts += [result.get(name, "") for result in evaluated for name in ("split", "task_hashes")]
     if not (type(epoch) is int and 0 <= epoch < 2**53 and all(isinstance(text, str) for text in texts)):
         raise Refusal
     for number in numbers:

@@ -13,6 +13,7 @@ from rl.config.refusals import Refusal
 from rl.run.files import read_json, read_lines
 
 KINDS = ("sampled", "greedy")  # of play in an evaluation
+HASH = 6  # hexadecimal digits of a task in `task_hashes` of an evaluation
 
 
 def records(run: Path) -> list[dict]:

@@ -375,6 +375,8 @@ def test_smollm3_answers_without_thoughts_if_asked(load):
     for tokenizer, messages, ends in ((on, asked, header), (off, asked, header + block), (on, silent, header + block)):
         assert tokenizer.show(tokenizer.prompt(messages)).endswith(ends)
     assert on.prompt(silent) == full(on, rendered(on, source, silent))
+    with pytest.raises(ValueError, match="a system message"):  # the template would cut the word
+        on.prompt([{"role": "system", "content": "Read docs/thinking first."}, USER])
     whole = off.prompt([USER, REPLY, USER])
     ids = off.prompt([USER]) + off.reply("4")
     assert ids + off.follow_up(ids[-1], [USER]) == whole

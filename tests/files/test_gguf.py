@@ -634,7 +634,7 @@ def test_a_matrix_whose_bytes_have_not_come_yet_is_refused(tmp_path, name):
         tensors["blk.1.ffn_up.weight"] = (kind, shape, bytes(len(data) // share) + data[len(data) // share :])
         content = written(metadata_of("llama"), tensors)
         if refusal:
-            refused(tmp_path, content, "blk.1.ffn_up.weight", "nothing but zeros; is the file whole?")
+            refused(tmp_path, content, "blk.1.ffn_up.weight", "nothing but zeros, as in a file that is not whole")
         else:
             checkpoint(tmp_path, content)
 

@@ -17,7 +17,7 @@ from models.weights import TINY
 from rl.base_model import Base
 from rl.config.arguments import ArgumentError
 from rl.config.words import parse
-from rl.evaluate import evaluate, held_out_tasks, judged, task_numbers
+from rl.evaluate import evaluate, held_out_tasks, judged, task_hashes, task_numbers
 from rl.remote import client, evaluation
 from rl.tasks import make_tasks
 
@@ -109,7 +109,7 @@ def test_remote_evaluation_equals_the_local_one(env, n, here):
     same = [i for i, episode in enumerate(episodes) if read_back(tokenizer, episode)]
     assert len(same) > 0.9 * n
     if len(same) == n:
-        won = {"successes": [episode.success for episode in there]}
+        won = {"successes": [episode.success for episode in there], "task_hashes": task_hashes(there)}
         assert judged(there, 0.0, "val") | won | task_numbers(there) == found
     for mine, ours in ((there[i], episodes[i]) for i in same):
         assert sum(mine.action_mask_T) == sum(ours.action_mask_T)
@@ -331,6 +331,11 @@ def test_a_thought_that_the_limit_cut_is_no_answer(text, finish, more, answer, h
         evaluation.play(server, "mine", cfg, 0.0, task)
     assert received[0] == answer and opened is False
     assert received[1] == (answer or THOUGHT)
+
+
+def test_a_tokenizer_that_cannot_be_read_here_is_the_servers_alone(here, tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert evaluation.opens_thought(replace(first_task()[0], model=str(tmp_path))) is False
 
 
 def test_thinking_false_is_refused_where_the_servers_template_is_here(tmp_path, here):

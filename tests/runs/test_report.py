@@ -27,7 +27,7 @@ from rl.config.arguments import ArgumentError
 from rl.config.words import parse
 from rl.records import Episode
 from rl.report import episodes as look
-from rl.report import page, picture, runs
+from rl.report import page, paired, picture, runs
 from rl.run import history, replay
 from rl.serve import loading
 
@@ -417,6 +417,20 @@ def test_a_run_has_its_paired_difference_to_before_training(tmp_path, capsys):
     assert shown == [f"epoch 4 against epoch 0, before training, {kind}, {said}" for kind in ("sampled", "greedy")]
     runs.main([str(folder), "markdown=true"])
     assert capsys.readouterr().out.splitlines()[-3:-1] == shown == page_data(folder / "report.html", "compared")
+
+
+def test_a_resumed_run_that_plays_other_tasks_is_not_compared_on_them(tmp_path):
+    """metrics.jsonl has a hash of each task: of four, the last two are others after training."""
+    folder = write_evaluations(tmp_path / "run", {0: [False] * 4, 4: [True, False, True, True]})
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record in (record for record in lines if "eval" in record):
+        others = "ccccccdddddd" if record["epoch"] else "eeeeeeffffff"
+        record["eval"]["task_hashes"] = "aaaaaabbbbbb" + others
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    sampled, _ = paired.since_start(folder)
+    assert "the same 2 tasks" in sampled and "success +50.0%" in sampled
+    (folder / "metrics.jsonl").write_text((folder / "metrics.jsonl").read_text().replace("aaaaaabbbbbbcc", "0" * 14))
+    assert paired.since_start(folder) == []
 
 
 @pytest.mark.parametrize("epochs", [(), (0,), (2, 4)])
