@@ -1,33 +1,26 @@
-"""Shared by all benchmarks: options, interleaved repeats, memory, rows with targets, the report.
+"""Shared by all benchmarks: options, interleaved repeats, rows with targets, the report.
 
 All sides have the same weights, adapter, inputs, dtype and threads. They run in one process, interleaved (ours, theirs,
 ours, theirs, ...), so that whatever else the machine does falls on all of them. Medians are reported; the JSON line has
 every value. benchmarks/sides.py makes the models of the sides.
 """
 
-import ctypes
-import gc
 import json
 import math
-import os
 import platform
-import re
-import subprocess
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Literal, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from benchmarks import machine, memory
 from models.cpu import process
 from models.cpu.speed import random_part
 from models.sizes import Sizes
@@ -285,20 +278,13 @@ def each_side(works: dict[str, Callable[[], T]], dropped: dict[str, str] | None)
         if reason is not None:  # past the except block, so that the traceback holds no tensors
             dropped[side] = reason
             print(f"{side}: dropped, {reason}", file=sys.stderr, flush=True)
-            free_memory()
+            memory.free_memory()
     return found
 
 
 def one_line(error: BaseException) -> str:
     """Return an error's class and the first line of its text."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
-
-
-def free_memory() -> None:
-    """Collect garbage and return torch's cached blocks to the device."""
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
 
 
 def seconds_of(work: Callable[[], object], device: str = "cpu", clock: str = "wall") -> float:
@@ -315,79 +301,6 @@ def seconds_of(work: Callable[[], object], device: str = "cpu", clock: str = "wa
     last.record()
     torch.cuda.synchronize()
     return first.elapsed_time(last) / 1000
-
-
-# ---- memory ----
-
-
-class _Alive(TorchDispatchMode):
-    """Count the bytes of tensors that operations make, while they live."""
-
-    def __init__(self):
-        super().__init__()
-        self.now, self.peak, self.known = 0, 0, set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        before = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if _has_storage(x)}
-        result = function(*args, **(kwargs or {}))
-        for x in tree_leaves(result):
-            if _has_storage(x) and (storage := x.untyped_storage())._cdata not in before | self.known:
-                self._add(storage)
-        return result
-
-    def _add(self, storage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        self.known.add(key)
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._drop, key, size)
-
-    def _drop(self, key: int, size: int) -> None:
-        self.known.discard(key)
-        self.now -= size
-
-
-def _has_storage(x) -> bool:
-    return isinstance(x, torch.Tensor) and x.layout == torch.strided and x.device.type != "meta"
-
-
-def scratch_of(work: Callable[[], list[torch.Tensor]], device: str = "cpu") -> float:
-    """Return the peak MiB of tensors while `work` runs, without tensors from before it and those that it returns.
-
-    On a CPU the tensors that torch's operations make are counted, on a GPU what its allocator hands out.
-    """
-    if device == "cpu":
-        with _Alive() as alive:
-            outputs = work()
-        peak = alive.peak
-    else:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        outputs = work()
-        torch.cuda.synchronize()
-        peak = torch.cuda.max_memory_allocated() - before
-    return (peak - sum(x.untyped_storage().nbytes() for x in outputs)) / 2**20
-
-
-def reset_peak(device: str) -> None:
-    """Make the present use of memory the peak: of this process on a CPU, of torch's allocator on a GPU. On a CPU what
-    the allocator holds free is returned to the system first, where that is possible."""
-    if device != "cpu":
-        torch.cuda.reset_peak_memory_stats()
-    elif Path("/proc/self/clear_refs").exists():
-        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc
-            trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_gib(device: str) -> float:
-    """Return the peak since `reset_peak` in GiB; nan on a CPU without /proc."""
-    if device != "cpu":
-        return torch.cuda.max_memory_allocated() / 2**30
-    if not Path("/proc/self/clear_refs").exists():
-        return math.nan
-    return int(re.search(r"^VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(), re.M)[1]) / 2**20
 
 
 # ---- the report ----
@@ -407,10 +320,10 @@ def compose(name: str, rows: list[Row], options: Options, notes: list[str], abou
     command = f"python -m benchmarks.{name} " + " ".join(word for word in sys.argv[1:] if not word.startswith("out="))
     versions = {"python": platform.python_version()}
     versions |= {package: version(package) or "absent" for package in PACKAGES}
-    machine = describe_machine()
+    described = machine.describe()
     lines = [
-        f"{command.strip()} at {commit()}",
-        _join(machine),
+        f"{command.strip()} at {machine.commit()}",
+        _join(described),
         f"{options.threads} torch threads, " + _join(versions),
         _join(about),
         "",
@@ -432,8 +345,8 @@ def compose(name: str, rows: list[Row], options: Options, notes: list[str], abou
         "Targets are printed for the sizes that they are stated for, most for the default ones."
     )
     notes = [*notes, convention]
-    record = {"benchmark": name, "command": command.strip(), "commit": commit()}
-    record |= {"machine": machine, "versions": versions, **about}
+    record = {"benchmark": name, "command": command.strip(), "commit": machine.commit()}
+    record |= {"machine": described, "versions": versions, **about}
     given = {key: value for key, value in asdict(options).items() if key != "out"}  # a place of one machine
     record |= {"options": given, "rows": [row.record() for row in rows], "notes": notes}
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)]), json.dumps(record)
@@ -444,7 +357,7 @@ def save(out: str, table: str, record: str) -> None:
     file or the new one. `{cpu}` in the name becomes the `cpu_name` of this machine. Do nothing for an empty name."""
     if not out:
         return
-    path = Path(out.replace("{cpu}", cpu_name()))
+    path = Path(out.replace("{cpu}", machine.cpu_name()))
     path.parent.mkdir(parents=True, exist_ok=True)
     for target, text in ((path, record), (path.with_suffix(".md"), table)):
         target.with_name(target.name + ".part").write_text(text + "\n")
@@ -456,46 +369,6 @@ def progress(row: Row) -> Row:
     medians = [f"{side} {row.median(side):.4g} {row.unit}" for side in row.values]
     print(f"{row.name}: {', '.join(medians)}", file=sys.stderr, flush=True)
     return row
-
-
-@cache
-def commit() -> str:
-    """Return the commit of this checkout, with "-dirty" where a file differs from it; "unknown" without git."""
-    words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        found = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        found = ""
-    return found or "unknown"
-
-
-def describe_machine() -> dict:
-    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
-    model = re.search(r"^model name\s*: (.+)$", cpu, re.M)
-    machine = {
-        "cpu": model[1].strip() if model else platform.processor(),
-        "kind": cpu_name(cpu),
-        "avx512_bf16": "avx512_bf16" in cpu,
-        "cores": os.cpu_count(),
-        "load_1min": round(os.getloadavg()[0], 2),
-    }
-    return machine | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
-
-
-def cpu_name(cpuinfo: str | None = None) -> str:
-    """Return the CPU's kind as a folder's name: its model; its family and model number, which tell a Zen 4 from a Zen
-    5; and the widest of the instructions that matter to matrix products, as in amd_epyc_25_17_avx512_bf16.
-
-    cpuinfo: the text of /proc/cpuinfo; default: this machine's.
-    """
-    if cpuinfo is None:
-        cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
-    model = re.search(r"^model name\s*: (.+)$", cpuinfo, re.M)
-    name = re.sub(r"\(.*?\)|@.*|\b(cpu|processor|\d+-core)\b", " ", (model[1] if model else platform.machine()).lower())
-    flags = set(re.findall(r"\w+", "".join(re.findall(r"^flags\s*:.*$", cpuinfo, re.M)[:1])))
-    widest = next((flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if flag in flags), "")
-    numbers = [re.search(rf"^{field}\s*: (\d+)$", cpuinfo, re.M) for field in ("cpu family", "model")]
-    return "_".join(re.findall(r"[a-z0-9]+", " ".join([name, *(number[1] for number in numbers if number), widest])))
 
 
 def _join(values: dict) -> str:

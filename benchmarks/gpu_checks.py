@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import common, generate, sides
+from benchmarks import common, generate, memory, sides
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
 from models import load_model, load_tokenizer
@@ -159,4 +159,4 @@ def agreement(given: Given) -> Iterator[Row]:
             words = {"unit": f"of {len(first)}", "targets": targets, "check": check}
             yield Row(f"{name}, gradients of a second backward that differ", {"ours": [float(differ)]}, **words)
         del model
-        common.free_memory()
+        memory.free_memory()

@@ -10,7 +10,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 import lora
-from benchmarks import common, sides
+from benchmarks import common, memory, sides
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
@@ -234,7 +234,7 @@ def training(given: Given) -> Iterator[Row]:
         checkpoint_blocks(model)
         yield training_row(f"training pass {shape} checkpoint=block", model, given)
         del model
-        common.free_memory()
+        memory.free_memory()
 
 
 def training_row(name: str, model, given: Given) -> Row:
@@ -252,13 +252,13 @@ def training_row(name: str, model, given: Given) -> Row:
             p.grad = None
 
     name = f"{name}, {count * tokens:,} tokens"
-    common.reset_peak(given.device)
+    memory.reset_peak(given.device)
     limit = given.scale.patience
     row = common.timed(name, {"ours": work}, given.options, given.device, limit, speedup=True, tokens=count * tokens)
     if row.values:
         operations = 4 * (count * tokens * layer_weights(model) + len(grad_N) * model.lm_head.weight.numel())
         row.values["limit"] = [operations / product_rate(given.device, given.dtype)]
-        row.check = f"peak {common.peak_gib(given.device):.2f} GiB"
+        row.check = f"peak {memory.peak_gib(given.device):.2f} GiB"
         row.check += f"; {kernels}" if (kernels := profiled(work, given.device)) else ""
     return row
 

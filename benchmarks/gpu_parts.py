@@ -12,7 +12,7 @@ from random import Random
 import torch
 
 import train
-from benchmarks import common, generate, gpu_checks, gpu_decode, logprob, real_size, sides, step
+from benchmarks import common, generate, gpu_checks, gpu_decode, logprob, memory, real_size, sides, step
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
@@ -27,7 +27,7 @@ def each(parts: common.Parts) -> Iterator[Row | str]:
             row = part(name)
         except Exception as error:  # a failure of any kind must not lose the other rows
             row = f"{name}: failed, {common.one_line(error)}"
-            common.free_memory()
+            memory.free_memory()
         yield row
 
 
@@ -221,12 +221,12 @@ PARTS: dict[str, tuple[Part, int]] = {  # the function and the seconds that benc
 def measured(name: str, part: Part, given: Given) -> Iterator[Row | str]:
     """Yield a part's rows, each with its peak memory, and its notes, of which a failure is the last."""
     torch.set_num_threads(given.options.threads)
-    common.reset_peak(given.device)
+    memory.reset_peak(given.device)
     try:
         for found in part(given):
             if isinstance(found, Row):
-                found.details["peak_gib"] = round(common.peak_gib(given.device), 3)
-                common.reset_peak(given.device)
+                found.details["peak_gib"] = round(memory.peak_gib(given.device), 3)
+                memory.reset_peak(given.device)
             yield found
     except Exception as error:  # a failure of any kind must not lose the rows before it
         yield f"{name}: failed, {common.one_line(error)}"

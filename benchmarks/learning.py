@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 import envs
-from benchmarks import common
+from benchmarks import common, machine
 from examples import pipeline
 from rl import stats
 from rl.config import arguments, program
@@ -196,14 +196,14 @@ def report(keys: Keys, given: dict[str, str], rows: list[dict[str, Any]]) -> Non
     """Print the tables, and write them and the JSON to out=."""
     words = [f"envs={keys.envs}"] * (keys.names != TWELVE) + ["quick=true"] * keys.quick
     line = f"python -m benchmarks.learning {shlex.join([*words, *(f'{k}={v}' for k, v in given.items())])}".strip()
-    machine, versions = common.describe_machine(), {"python": platform.python_version(), "torch": torch.__version__}
-    described = {**machine, **versions}
+    here, versions = machine.describe(), {"python": platform.python_version(), "torch": torch.__version__}
+    described = {**here, **versions}
     lines = [line, ", ".join(f"{key} {value}" for key, value in described.items())]
     lines += [f"each environment: {shlex.join(command(keys, 'ENV', given))}", ""]
     for kind in ("sampled", "greedy"):
         lines += [*table(rows, kind), ""]
     lines.append("Success with 80 % intervals; paired differences on the same held-out tasks. CPU s: all stages.")
-    record = {"benchmark": "learning", "command": line, "machine": machine, "versions": versions, "rows": rows}
+    record = {"benchmark": "learning", "command": line, "machine": here, "versions": versions, "rows": rows}
     print(*lines, sep="\n", flush=True)
     common.save(keys.out, "\n".join(lines), json.dumps(record))
 

@@ -15,7 +15,7 @@ from functools import cache, lru_cache, partial
 import torch
 import torch.nn.functional as F
 
-from benchmarks import common
+from benchmarks import common, memory
 from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
 from models.cpu.speed import WEIGHTS
@@ -169,7 +169,7 @@ def parts(
         return common.timed(row, timed, options, device, targets=targets, tokens=len(inputs.targets_N))
 
     def scratch(row: str) -> Row:
-        found = {side: partial(common.scratch_of, work, device) for side, work in works().items()}
+        found = {side: partial(memory.scratch_of, work, device) for side, work in works().items()}
         return common.valued(row, found, "MiB", targets={"naive": 0.1, "ours": 512.0} if targets else {})
 
     @cache

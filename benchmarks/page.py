@@ -49,7 +49,7 @@ def table_in_rows(rows: list[dict]) -> Iterator[str]:
         rates = [success(row, name) for name in names]
         added = [gain(row, name) for name in trained]
         yield f"| `{row['env']}` | {len(set(row['tasks']))} | {' | '.join(rates + added)} |"
-    if len(rows) > 1:
+    if len(rows) > 1 and all("sampled" in row["policies"].get(name, {}) for row in rows for name in names):
         means = [mean(rows, name) for name in names] + [mean(rows, name, gained=True) for name in trained]
         yield f"| mean | | {' | '.join(means)} |"
     yield ""
@@ -57,9 +57,7 @@ def table_in_rows(rows: list[dict]) -> Iterator[str]:
 
 def mean(rows: list[dict], name: str, gained: bool = False) -> str:
     """Return the cell of a policy's mean sampled and greedy success over the environments, or of what it adds to the
-    starts; empty if one of them lacks the policy."""
-    if any("sampled" not in row["policies"].get(name, {}) for row in rows):
-        return ""
+    starts."""
     starts = [row["start"] if gained else "" for row in rows]
     kinds = [
         fmean(tables.mean_and_interval(row, name, kind, start)[0] for row, start in zip(rows, starts, strict=True))

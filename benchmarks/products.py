@@ -5,10 +5,8 @@ is usable here. Each runs in a process of its own, in turn. The choice is good i
 than speed.SAME, up to which the trial counts two as equal. The trial's own time is not in the rows.
 """
 
-import multiprocessing
 import sys
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from benchmarks.common import Row
 from benchmarks.real_size import Phase
 from models.cpu import process, speed
 from rl.config.arguments import Positive
+from rl.run import exits
 
 PHASES = {"sampling": ("collect",), "update": ("learn",), "both": ("collect", "learn")}
 
@@ -26,16 +25,10 @@ class Options(real_size.Options):
     repeats: Positive[int] = 3  # epochs by each library
 
 
-def run(options: Options, model: str) -> tuple[str, dict[str, Phase]]:
-    """Return the library in use and the phases of an epoch."""
+def epoch(options: Options, model: str) -> tuple[str, dict[str, Phase]]:
+    """Return the library in use, which the process keeps, and the phases of an epoch."""
     phases = real_size.run_side(options, "ours", model)
     return process.library(), phases
-
-
-def alone(options: Options, model: str) -> tuple[str, dict[str, Phase]]:
-    """Return `run` of a process of its own."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(run, options, model).result()
 
 
 def rows_of(runs: dict[str, list[dict[str, Phase]]]) -> list[Row]:
@@ -60,7 +53,7 @@ def main(options: Options) -> None:
         model = real_size.base_of(options, Path(folder))
         for _ in range(options.repeats):
             for name, by in ways.items():
-                library, phases = alone(replace(options, products=by), model)
+                library, phases = real_size.alone(epoch, replace(options, products=by), model)
                 runs[name].append(phases)
                 chosen += [library] if by == "auto" else []
     rows = [common.progress(row) for row in rows_of(runs)]
@@ -69,4 +62,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(common.parse(Options, sys.argv[1:]))
+    with exits.exits_cleanly("benchmarks.products"):
+        main(common.parse(Options, sys.argv[1:]))

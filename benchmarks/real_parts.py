@@ -25,6 +25,7 @@ from models.cpu import process
 from models.engine import Engine
 from models.logprob import token_logprobs
 from rl.config.arguments import Positive
+from rl.run import exits
 
 
 @dataclass
@@ -155,4 +156,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(common.parse(Options, sys.argv[1:]))
+    with exits.exits_cleanly("benchmarks.real_parts"):
+        main(common.parse(Options, sys.argv[1:]))

@@ -12,14 +12,14 @@ import sys
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Literal, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -27,7 +27,7 @@ import torch
 import rl.rollout
 import rl.run.run
 import train
-from benchmarks import common, sides
+from benchmarks import common, memory, sides
 from benchmarks.common import Row
 from models import load_tokenizer
 from models.engine import Engine
@@ -37,7 +37,10 @@ from rl.config.words import parse
 from rl.evaluate import EVAL_STREAM
 from rl.records import Episode
 from rl.rollout import add_step
+from rl.run import exits
 from rl.tasks import Task, make_env, make_tasks
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -81,11 +84,11 @@ def phases_of(run: Path) -> dict[str, Phase]:
 def measured_phase(found: dict[str, Phase], name: str, clock: str) -> Iterator[Phase]:
     """Context that adds its seconds and its peak memory to the phase of that name, which it yields."""
     phase, now = found.setdefault(name, Phase()), common.CLOCKS[clock]
-    common.reset_peak("cpu")
+    memory.reset_peak("cpu")
     began = now()
     yield phase
     phase.seconds += now() - began
-    phase.peak_gib = max(phase.peak_gib, common.peak_gib("cpu"))
+    phase.peak_gib = max(phase.peak_gib, memory.peak_gib("cpu"))
 
 
 def sampled(episodes: list[Episode]) -> int:
@@ -130,7 +133,7 @@ class Player:
             replies, going_on = self.sample([episode.ids_T for _, episode in playing], temperature), []
             for (env, episode), ids in zip(playing, replies, strict=True):
                 episode.append_turn(ids, [0.0] * len(ids), "length")
-                if add_step(episode, env.step(self.tokenizer.answer(ids)), self.tokenizer, self.cfg):
+                if add_step(episode, env.step(self.tokenizer.answer(ids)), self.tokenizer, self.cfg, env):
                     going_on.append((env, episode))
             playing = going_on
         return [episode for _, episode in games]
@@ -295,10 +298,15 @@ def base_of(options: Options, work: Path) -> str:
     return str(work / "base")
 
 
+def alone(function: Callable[..., T], *arguments: object) -> T:
+    """Return the result of a call in a process of its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
 def measured(options: Options, side: str, model_folder: str) -> dict[str, Phase]:
     """Run a side in a process of its own; return its phases."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(run_side, options, side, model_folder).result()
+    return alone(run_side, options, side, model_folder)
 
 
 def rows_of(runs: dict[str, list[dict[str, Phase]]]) -> list[Row]:
@@ -359,4 +367,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(common.parse(Options, sys.argv[1:]))
+    with exits.exits_cleanly("benchmarks.real_size"):
+        main(common.parse(Options, sys.argv[1:]))

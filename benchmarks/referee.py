@@ -36,7 +36,7 @@ from typing import Any, Literal
 
 import torch
 
-from benchmarks import common, tables
+from benchmarks import common, machine, tables
 from benchmarks.learning import ENVS
 from examples import pipeline
 from examples.pipeline import as_words
@@ -131,7 +131,7 @@ def read(words: list[str]) -> tuple[Keys, dict[str, str]]:
             raise ArgumentError(f"{key}= is not yours to give: see the rules in --help")
     if keys.table and not Path(keys.table).is_file():
         raise ArgumentError(f"table={keys.table} is not a file; out= of an earlier comparison writes one")
-    keys = replace(keys, out=keys.out.replace("{cpu}", common.cpu_name()))
+    keys = replace(keys, out=keys.out.replace("{cpu}", machine.cpu_name()))
     if keys.out and Path(keys.out).is_dir():
         raise ArgumentError(f"out={keys.out} is a folder; give the name of a file")
     if keys.tune == "lr" and "lr" in given:
@@ -225,8 +225,8 @@ def described(command: str) -> dict[str, Any]:
     return {
         "benchmark": "referee",
         "command": command,
-        "commit": common.commit(),
-        "machine": {key: value for key, value in common.describe_machine().items() if key != "load_1min"},
+        "commit": machine.commit(),
+        "machine": {key: value for key, value in machine.describe().items() if key != "load_1min"},
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
 

@@ -23,7 +23,7 @@ import torch
 from tqdm import tqdm
 
 import lora
-from benchmarks import common, sides
+from benchmarks import common, memory, sides
 from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul, load_tokenizer
 from models.engine import Engine
@@ -33,6 +33,7 @@ from rl.batch import make_batch
 from rl.config.arguments import Positive
 from rl.config.words import parse
 from rl.records import Episode, Turn
+from rl.run import exits
 from rl.run.state import TrainState
 from rl.update import make_optimizer, update
 
@@ -62,11 +63,11 @@ class Clock:
     the step's peak of memory is above what the process held at its start."""
 
     def __init__(self, device: str, kind: str = "wall"):
-        self.device, self.now, self.steps, self.sampling, self.memory = device, common.CLOCKS[kind], [], [], []
+        self.device, self.now, self.steps, self.sampling, self.grown = device, common.CLOCKS[kind], [], [], []
 
     def start(self) -> None:
-        common.reset_peak(self.device)
-        self.held = common.peak_gib(self.device)
+        memory.reset_peak(self.device)
+        self.held = memory.peak_gib(self.device)
         self.began = self._now()
 
     def sampled(self) -> None:
@@ -74,7 +75,7 @@ class Clock:
 
     def stop(self) -> None:
         self.steps.append(self._now() - self.began)
-        self.memory.append(common.peak_gib(self.device) - self.held)
+        self.grown.append(memory.peak_gib(self.device) - self.held)
 
     def _now(self) -> float:
         if self.device != "cpu":
@@ -241,8 +242,8 @@ def rows_of(options: Options, clocks: dict[str, Clock], targets: dict) -> list[R
         parts[REST][side] = [a - b for a, b in zip(clock.steps[kept], clock.sampling[kept], strict=True)]
     rows = [Row(name, seconds, speedup=True, tokens=tokens) for name, seconds in parts.items()]
     rows[0].check, rows[0].targets = "lengths, gradients, weights moved on both sides", targets
-    memory = {side: clock.memory[kept] for side, clock in clocks.items()}
-    return [*rows, Row(MEMORY, memory, "GiB")]
+    grown = {side: clock.grown[kept] for side, clock in clocks.items()}
+    return [*rows, Row(MEMORY, grown, "GiB")]
 
 
 def measure(options: Options, missing: list[str], targets: dict) -> list[Row]:
@@ -302,4 +303,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(common.parse(Options, sys.argv[1:]))
+    with exits.exits_cleanly("benchmarks.step"):
+        main(common.parse(Options, sys.argv[1:]))

@@ -19,6 +19,8 @@ from benchmarks import (
     gpu,
     gpu_sizes,
     logprob,
+    machine,
+    memory,
     onpolicy,
     quant,
     sides,
@@ -330,15 +332,15 @@ def test_scratch_excludes_inputs_and_outputs():
             kept.add_((given * 2)[:5].sum() + (given * 3).sum())  # only one of the two products is alive at a time
         return [kept]
 
-    assert 1 <= common.scratch_of(work) < 1.01
+    assert 1 <= memory.scratch_of(work) < 1.01
     held = lambda: [given + 1 + (a := given * 2).sum() + (given * 3).sum() + a.sum()]  # noqa: E731
-    assert 2 <= common.scratch_of(held) < 3.01
+    assert 2 <= memory.scratch_of(held) < 3.01
 
 
 def test_naive_scratch_is_the_size_of_the_logits():
     """Forward: logits and log_softmax. Backward: log_softmax and twice its gradient."""
     inputs = logprob.make_inputs(64, 8, 4096, torch.float32)
-    found = common.scratch_of(lambda: logprob.run(logprob.naive, inputs))
+    found = memory.scratch_of(lambda: logprob.run(logprob.naive, inputs))
     assert 2 < found < 4, "a MiB is [N, V] once"
 
 
@@ -455,8 +457,8 @@ def test_make_targets_name_existing_benchmarks():
 )
 def test_results_have_a_folder_per_kind_of_cpu(model, flags, name, monkeypatch, tmp_path):
     cpuinfo = f"model name\t: {model}\nflags\t\t: {flags}\n\nmodel name\t: {model}\nflags\t\t: {flags}\n"
-    assert common.cpu_name(cpuinfo) == name
-    monkeypatch.setattr(common, "cpu_name", lambda: name)
+    assert machine.cpu_name(cpuinfo) == name
+    monkeypatch.setattr(machine, "cpu_name", lambda: name)
     common.save(f"{tmp_path}/{{cpu}}/x.json", "table", "{}")
     assert (tmp_path / name / "x.json").read_text() == "{}\n" and (tmp_path / name / "x.md").read_text() == "table\n"
     common.save("", "table", "{}")
@@ -467,11 +469,9 @@ def test_committed_results_lie_in_the_folder_of_their_cpu():
     assert folders
     for path in folders:
         for file in path.glob("*.json"):
-            machine = json.loads(file.read_text())["machine"]
-            older = common.cpu_name(
-                f"model name : {machine['cpu']}\nflags : {'avx512_bf16' * machine['avx512_bf16']}\n"
-            )
-            assert path.name == machine.get("kind", older), file
+            named = json.loads(file.read_text())["machine"]
+            older = machine.cpu_name(f"model name : {named['cpu']}\nflags : {'avx512_bf16' * named['avx512_bf16']}\n")
+            assert path.name == named.get("kind", older), file
 
 
 def test_a_folder_is_no_file_for_results(tmp_path, capsys):

@@ -31,7 +31,6 @@ def in_this_process(options, side, model):
     return found
 
 
-@pytest.mark.full
 @pytest.mark.skipif(bool(common.absent("transformers", "peft")), reason="transformers and peft are not installed")
 @pytest.mark.parametrize("fails", [False, True])
 def test_all_sides_play_and_learn_from_as_many_tokens(fails, monkeypatch, capsys):
@@ -106,13 +105,13 @@ def test_a_trial_that_chooses_the_slower_library_misses_the_target(monkeypatch, 
     """Each library is forced in each repeat, in turn with the choice; what counts is sampling and update together."""
     seconds, asked = {"auto": (1.0, 2.0), "onednn": (1.0, 1.9), "plain": (2.0, 0.1)}, []
 
-    def epoch(options, model):
+    def alone(_epoch, options, model):
         asked.append(options.products)
         collect, learn = seconds[options.products]
         phases = {"collect": real_size.Phase(collect, 32, 2.0), "learn": real_size.Phase(learn, 60, 3.0)}
         return ("onednn", phases | {"load": real_size.Phase(9.0, 0, 1.0)})
 
-    monkeypatch.setattr(products, "alone", epoch)
+    monkeypatch.setattr(real_size, "alone", alone)
     monkeypatch.setattr(products.process, "usable_libraries", lambda: ["onednn", "plain"])
     products.main(common.parse(products.Options, [*SMALL.split(), "repeats=2"]))
     record = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -292,10 +292,8 @@ def test_runs_started_by_hand_become_a_row(evaluated, tmp_path):
     assert lines[2] == "| mean | | 20.0%; 20.0% | 40.0%; 40.0% | 90.0%; 90.0% | +50.0%; +50.0% |"
     base = next(line for line in page.table_in_columns(rows) if line.startswith("| base |"))
     assert base.count("%)") == 2 and "+" not in base, "the base adds nothing to itself"
-    del rows[0]["policies"]["sft"]
-    rows[0]["start"] = "base"
-    means = list(page.table_in_rows(rows))[4]
-    assert means == "| mean | | 20.0%; 20.0% | 90.0%; 90.0% |  | +60.0%; +60.0% |", "of all environments, or empty"
+    del rows[0]["policies"]["base"]
+    assert not any("mean" in line for line in page.table_in_rows(rows)), "an environment lacks a policy"
 
 
 @pytest.mark.parametrize(
