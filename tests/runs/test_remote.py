@@ -18,6 +18,7 @@ from rl.base_model import Base
 from rl.config.arguments import ArgumentError
 from rl.config.words import parse
 from rl.evaluate import evaluate, held_out_tasks, judged, task_hashes, task_numbers
+from rl.records import Episode
 from rl.remote import client, evaluation
 from rl.tasks import make_tasks
 
@@ -331,6 +332,13 @@ def test_a_thought_that_the_limit_cut_is_no_answer(text, finish, more, answer, h
         evaluation.play(server, "mine", cfg, 0.0, task)
     assert received[0] == answer and opened is False
     assert received[1] == (answer or THOUGHT)
+
+
+def test_a_hash_tells_tasks_of_one_seed_apart_and_equal_tasks_of_two_seeds_not():
+    named = [replace(Episode("sat", seed, 0), task=task) for seed, task in ((1, "a"), (1, "b"), (2, "a"))]
+    first, second, third = (task_hashes([episode]) for episode in named)
+    assert first == third != second and task_hashes(named) == first + second + third
+    assert task_hashes([Episode("sat", 1, 0)]) != task_hashes([Episode("sat", 2, 0)]), "without a name it is the seed"
 
 
 def test_a_tokenizer_that_cannot_be_read_here_is_the_servers_alone(here, tmp_path):
