@@ -19,6 +19,7 @@ from rl.run.files import read_json
 CARD = "README.md"
 SETTINGS = ("algo", "recipe", "env", "data", "epochs", "episodes", "batch_size", "lr", "seed", "quant", "dtype")
 SETTINGS += ("lora.r", "lora.alpha", "lora.dropout", "lora.targets", "temperature", "max_new_tokens", "max_len")
+FOLDER = "FOLDER"  # in commands of the card, for a base that is on no hub
 PATHS = ("recipe", "data")  # of settings that may be paths, only the last part is shown
 MERGED = """from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -27,7 +28,8 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")"""
 ADAPTER = """from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"{pinned}), "{name}")
+base = AutoModelForCausalLM.from_pretrained("{base}"{pinned}){where}
+model = PeftModel.from_pretrained(base, "{name}")
 tokenizer = AutoTokenizer.from_pretrained("{name}")"""
 
 
@@ -41,7 +43,7 @@ def model_card(name: str, source: Path, base: str, is_adapter: bool) -> str:
     settings = adapter_settings.settings_of(source) or {}
     base = base or str(settings.get("model", ""))
     is_merged = not is_adapter and _has_adapter(source)
-    on_hub = re.fullmatch(f"({HUB_ID})(@.+)?", base) if not Path(base).is_dir() else None
+    on_hub = _is_on_hub(base)
     is_converted = Path(base).parent == converted.cache_folder()  # then model= says more than the folder's name
     shown = base_shown(str(settings.get("model", base)) if is_converted else base)
     head = ModelCardData(
@@ -62,7 +64,9 @@ def model_card(name: str, source: Path, base: str, is_adapter: bool) -> str:
     parts += _table("Held-out tasks", ("epoch", "play", "success", "80 % interval", "tasks"), _results(source, start))
     _, revision = split_revision(base)
     pinned = f', revision="{revision}"' if revision else ""
-    code = (ADAPTER if is_adapter else MERGED).format(name=name, base=shown, pinned=pinned)
+    where = "" if on_hub else f"  # {FOLDER}: {shown}"
+    code = ADAPTER if is_adapter else MERGED
+    code = code.format(name=name, base=shown if on_hub else FOLDER, pinned=pinned, where=where)
     return "\n".join([*parts, "## Loading", "", "```python", code, "```"]) + "\n"
 
 
@@ -100,6 +104,11 @@ def base_shown(base: str) -> str:
     return base.partition("@")[0]
 
 
+def _is_on_hub(base: str) -> bool:
+    """Return whether model=base names an id on the hub, not a folder, a file or a model of this repository."""
+    return bool(re.fullmatch(f"({HUB_ID})(@.+)?", base)) and not Path(base).is_dir()
+
+
 def merge_section(gaps: dict | None) -> str:
     """Return the card's section about the merge's certificate, or ""."""
     return f"\n## Merge\n\nBeside the adapter: {certificate.describe(gaps)}.\n" if gaps else ""
@@ -107,10 +116,12 @@ def merge_section(gaps: dict | None) -> str:
 
 def vllm_section(name: str, base: str, rank: int) -> str:
     """Return the card's section about an adapter that vLLM takes."""
-    _, revision = split_revision(base)
+    on_hub, revision = split_revision(base)
     pinned = f" --revision {revision}" if revision else ""
-    words = f"vllm serve {base_shown(base)}{pinned} --enable-lora --max-lora-rank {rank} --lora-modules mine={name}"
-    return f"\n## Serving with vLLM\n\n    {words}\n"
+    served = on_hub if _is_on_hub(base) else FOLDER
+    words = f"vllm serve {served}{pinned} --enable-lora --max-lora-rank {rank} --lora-modules mine={name}"
+    where = "" if _is_on_hub(base) else f"\n{FOLDER} is that of the base.\n"
+    return f"\n## Serving with vLLM\n\n    {words}\n{where}"
 
 
 def _training(settings: dict[str, Any]) -> list[tuple]:

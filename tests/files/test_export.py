@@ -347,12 +347,14 @@ def test_card_names_a_converted_base_by_its_file(model, shown, tmp_path):
     (tmp_path / "training_config.json").write_text(json.dumps({"algo": "grpo", "env": "sums", "model": model}))
     card = model_card("me/mine", tmp_path, str(converted.cache_folder() / "0f3a"), True)
     assert f"A LoRA adapter of `{shown}`, trained on `sums`" in card and "0f3a" not in card
+    assert f'from_pretrained("FOLDER")  # FOLDER: {shown}\n' in card
+    assert "vllm serve FOLDER --enable-lora" in vllm_section("me/mine", str(converted.cache_folder() / "0f3a"), 8)
 
 
 def test_card_loads_the_revision_that_was_trained(tmp_path):
     (tmp_path / "training_config.json").write_text(json.dumps({"algo": "grpo", "env": "sums", "model": "me/base@v1.1"}))
     card = model_card("me/mine", tmp_path, "me/base@v1.1", True)
-    assert 'from_pretrained("me/base", revision="v1.1"), "me/mine")' in card
+    assert 'base = AutoModelForCausalLM.from_pretrained("me/base", revision="v1.1")\n' in card
     assert "vllm serve me/base --revision v1.1 --enable-lora" in vllm_section("me/mine", "me/base@v1.1", 8)
 
 

@@ -69,13 +69,7 @@ def listening(*pids: int) -> set[str]:
     addresses = {}  # inode: address
     for family, name in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
-            (
-                _,
-                local,
-                _,
-                state,
-                *_,
-            ) = line.split()
+            _, local, _, state, *_ = line.split()
             words = struct.unpack(f"={len(local[:-5]) // 8}I", bytes.fromhex(local[:-5]))
             packed = struct.pack(f">{len(words)}I", *words)
             if state == "0A":
