@@ -1,8 +1,8 @@
 """Checkpoints that were converted from GGUF files, in a folder of the user's cache, each written once.
 
 A folder is named by the sha256 of its file and the version of the conversion, so that another file of the same name,
-or an older conversion, is converted anew; that of model=smol is named smol. It appears whole: a conversion that is
-killed leaves only a folder that nothing reads.
+or an older conversion, is converted anew; that of model=smol by its name and the version. It appears whole: a
+conversion that is killed leaves only a folder that nothing reads.
 """
 
 import contextlib
@@ -33,9 +33,14 @@ def cache_folder() -> Path:
         raise OSError("this user has no home directory: set XDG_CACHE_HOME to a folder for converted models") from None
 
 
+def place_of_smol() -> Path:
+    """Return the folder of model=smol, which `make smol` writes. Raise OSError as `cache_folder` does."""
+    return cache_folder() / f"{SMOL}-{VERSION}"
+
+
 def smol_folder() -> Path:
     """Return the folder of model=smol. Raise FileNotFoundError if `make smol` has not written it."""
-    folder = cache_folder() / SMOL
+    folder = place_of_smol()
     if not folder.is_dir():
         raise FileNotFoundError("model=smol is not here: make smol fetches it (93 MB)")
     return folder

