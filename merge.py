@@ -82,7 +82,7 @@ class Keys:
 
     def __post_init__(self):
         only_push = self.push and self.out and Path(self.out).is_dir()
-        for key in ("out", "adapter") if self.only_adapter or not (self.model or only_push) else ("out",):
+        for key in ("out", "adapter") if self.merges_nothing or not (self.model or only_push) else ("out",):
             if not getattr(self, key):
                 nothing = f", and out={self.out} is no folder to push" if self.push and self.out else ""
                 raise Refusal(f"{key}= is missing{nothing}; --help lists the keys")
@@ -100,7 +100,7 @@ class Keys:
             raise Refusal("private=true goes with push=user/name")
 
     @property
-    def only_adapter(self) -> bool:
+    def merges_nothing(self) -> bool:
         return self.adapter_only or self.export == "vllm"
 
 
@@ -133,10 +133,10 @@ def write(keys: Keys) -> None:
     if name not in DTYPES:
         raise Refusal(f"{source / 'config.json'}: dtype {name!r} is not one of {', '.join(DTYPES)}; give dtype=")
     run = Path(keys.adapter or base)
-    prompts = 0 if keys.only_adapter else keys.prompts
+    prompts = 0 if keys.merges_nothing else keys.prompts
     probes = make_probes(tokenizer, TEXT, run, base, prompts, keys.device)
     card = described(keys, run, base)
-    if keys.only_adapter:
+    if keys.merges_nothing:
         with new_folder(Path(keys.out)) as folder:
             rank = write_adapter(model, tokenizer, base, quant, probes, folder, keys.export == "vllm")
             card += "" if keys.card or not rank else vllm_section(keys.push or Path(keys.out).name, base, rank)
@@ -199,7 +199,7 @@ def described(keys: Keys, run: Path, base: str) -> str:
     """Return the model card: that of card=, or one made from the run's epoch."""
     if keys.card:
         return Path(keys.card).read_text(encoding="utf-8")
-    return model_card(keys.push or Path(keys.out).name, run, base, keys.only_adapter)
+    return model_card(keys.push or Path(keys.out).name, run, base, keys.merges_nothing)
 
 
 def finish(folder: Path, keys: Keys, run: Path, card: str) -> None:
@@ -242,14 +242,14 @@ def write_folded(
     with writer(folder, model.shapes, dtype) as write:
 
         def write_cast(key: str, tensor: torch.Tensor) -> None:
-            digests[key] = digest(key, tensor, dtype, write)
+            digests[key] = cast_and_hash(key, tensor, dtype, write)
 
         for key in model.ends:
             write_cast(key, model.tensor(key))
         return logprobs(model, probes, "writing", partial(folded, visit=write_cast)), digests
 
 
-def digest(key: str, tensor: torch.Tensor, dtype: torch.dtype, write: Callable | None = None) -> str:
+def cast_and_hash(key: str, tensor: torch.Tensor, dtype: torch.dtype, write: Callable | None = None) -> str:
     """Cast a tensor from float32 to dtype, piece by piece, and return the SHA-256 of its bytes.
 
     write: called with (key, the rows of a piece). Raise ValueError if an entry is not finite in dtype.
@@ -274,7 +274,7 @@ def check_same(again: StreamedModel, config, digests: dict[str, str], probes: Pr
         raise Refusal("the written checkpoint differs from the model in config.json")
 
     def check(key: str, tensor: torch.Tensor) -> None:
-        if digest(key, tensor, DTYPES[config.dtype]) != digests[key]:
+        if cast_and_hash(key, tensor, DTYPES[config.dtype]) != digests[key]:
             raise Refusal(f"the written checkpoint differs from the model in {key}")
 
     for key in again.ends:

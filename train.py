@@ -6,7 +6,7 @@ steps. The method in one file, without options, is examples/grpo.py.
 """
 
 if __name__ == "__main__":
-    import rl.run.early_interrupt  # noqa: F401
+    import rl.run.early_interrupt  # noqa: F401  (first: Ctrl-C during the slow imports below ends quietly)
 
 import sys
 import time
@@ -90,9 +90,14 @@ def run_epoch(
 
 
 def collect(tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None, cfg: Config) -> list[Episode]:
-    """Return the epoch's episodes, which the policy plays here unless the settings name another source."""
-    if demos or cfg.rollouts or cfg.ahead:
-        return collect_elsewhere(tokenizer, state, demos, cfg)
+    """Return the epoch's episodes: rows of data=, saved ones of rollouts=, those of a server that samples ahead, an
+    expert's, or the policy's own."""
+    if demos:
+        return demos.train
+    if cfg.rollouts:
+        return saved_episodes(state, cfg)
+    if cfg.ahead:
+        return ahead.collect(tokenizer, state, cfg)
     if cfg.curriculum:
         cfg = lesson(cfg, state.epoch)
     tasks = training_tasks(cfg, state.groups)
@@ -104,20 +109,9 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | Non
         return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, keep_hidden, state.pace)
 
 
-def collect_elsewhere(
-    tokenizer: Tokenizer, state: TrainState, demos: Demonstrations | None, cfg: Config
-) -> list[Episode]:
-    """Return the epoch's episodes: the rows of data=, the saved ones of rollouts=, or those that a server plays."""
-    if demos:
-        return demos.train
-    if cfg.rollouts:
-        return saved_episodes(state, cfg)
-    return ahead.collect(tokenizer, state, cfg)
-
-
 def score(state: TrainState, episodes: list[Episode], cfg: Config) -> Batch:
     """Return the batch of the episodes with everything that the algorithm's loss needs, advantages last."""
-    micro_tokens = state.micro_tokens or cfg.micro_tokens
+    micro_tokens = state.piece_tokens(cfg)
     batch = replace(make_batch(episodes), kl_coef=state.kl_coef, baseline=state.baseline)
     if cfg.sampler:
         batch = off_policy.recomputed(batch, state, cfg, micro_tokens)
@@ -136,7 +130,8 @@ def score(state: TrainState, episodes: list[Episode], cfg: Config) -> Batch:
 
 
 def learn(state: TrainState, batch: Batch, cfg: Config) -> tuple[dict, Batch]:
-    """Take the epoch's optimizer steps. Return (their metrics, the batch with first_entropy_N)."""
+    """Take the epoch's optimizer steps, then count it: state.epoch, groups, baseline, the next one's KL weight and
+    reference. Return (the steps' metrics, the batch with first_entropy_N)."""
     with progress_bar(cfg.algorithm.epochs * len(batch.episodes), f"epoch {state.epoch + 1} learning") as progress:
         losses, first_entropy_N = update(state, batch, algorithm_module(cfg.algo), cfg, progress)
     state.epoch, state.mid_epoch = state.epoch + 1, False
@@ -160,8 +155,8 @@ def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: D
             results += evaluate_held_out(prefix, state.model, tokenizer, demos, cfg)
         if cfg.eval_episodes and not demos:
             ways = (cfg.temperature, 0.0)
-            held_out = cfg.eval_split, cfg.eval_episodes
-            for result, episodes in evaluate(state.model, tokenizer, cfg, ways, *held_out, state.pace):
+            played = evaluate(state.model, tokenizer, cfg, ways, cfg.eval_split, cfg.eval_episodes, state.pace)
+            for result, episodes in played:
                 held_out_episodes[result["temperature"]] = episodes
                 phase["tokens"] += result["sampled_tokens"]
                 results.append({"eval": result})

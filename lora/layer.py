@@ -43,7 +43,8 @@ class Adapter(nn.Module):
 class LoRALinear(nn.Module):
     """A frozen linear layer with any number of named adapters, of which at most one is active.
 
-    `forward` is the formula; `joint`, `joint_lean` and `fuses` compute it for several layers of one input at once.
+    `forward` is the formula; where `fuses` allows it, `joint` and `joint_lean` compute several layers of one input at
+    once.
     """
 
     def __init__(self, base_layer: nn.Linear):

@@ -56,7 +56,7 @@ class CacheView:
     blocks: int  # number of blocks to read
     block: torch.Tensor  # [B, T, 1]: the block that each new token is written to
     heads: torch.Tensor  # [B, 1, K]: its indices of Z
-    place: torch.Tensor  # [B, T, 1]: its place in the block; later tokens of a row overwrite its padding
+    offset: torch.Tensor  # [B, T, 1]: its place in the block; later tokens of a row overwrite its padding
     layer_index: int = 0  # the layer that `extend` writes
 
     def layer(self, index: int) -> "CacheView":
@@ -67,6 +67,6 @@ class CacheView:
     def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the new keys and values; return the keys and values of all tokens so far, k_UZEL and v_UZLE."""
         keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
-        keys[self.block, self.heads, :, self.place] = k_BKTE.transpose(1, 2).to(keys.dtype)
-        values[self.block, self.heads, self.place] = v_BKTE.transpose(1, 2).to(values.dtype)
+        keys[self.block, self.heads, :, self.offset] = k_BKTE.transpose(1, 2).to(keys.dtype)
+        values[self.block, self.heads, self.offset] = v_BKTE.transpose(1, 2).to(values.dtype)
         return keys[: self.blocks, self.read], values[: self.blocks, self.read]

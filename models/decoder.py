@@ -75,7 +75,10 @@ class Attention(nn.Module):
 
     def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, wanted=None) -> torch.Tensor:
         """Return the attended rows, [N, D]. Every row gives a key and a value; only the rows of `wanted` (default: all)
-        are queries and get a result."""
+        are queries and get a result.
+
+        cache: a CacheView (models/cache.py), turned to this layer; None in training. wanted: int64, indices of rows.
+        """
         if self.joined:
             q, k, v = self.qkv_proj(x_ND).split(self.widths, -1)
             q = q if wanted is None else take_rows(q, wanted)
@@ -90,11 +93,14 @@ class Attention(nn.Module):
         k_NKE = rotate(self.k_norm(k_NKE), *layout.rotary[self.rope])
         if queries.packed_attend is not None:  # training on CUDA in 16 bits, without padding
             return self.o_proj(queries.packed_attend(q_NHE, k_NKE, v_NKE, self.window).flatten(1))
-        k, v = layout.sequences(k_NKE), layout.sequences(v_NKE)  # [S, K, T, E]
-        # As k_UZEL and v_UZLE, cached tokens included. The layout's S sequences are the B sequences of `attend`.
-        k, v = cache.extend(k, v) if cache is not None else (in_blocks(k).mT, in_blocks(v))
-        out = attend(queries.sequences(q_NHE), k, v, queries.last_key_ST, self.window, layout.exact)
-        return self.o_proj(queries.rows(out))
+        k_SKTE, v_SKTE = layout.sequences(k_NKE), layout.sequences(v_NKE)
+        if cache is None:
+            k_UZEL, v_UZLE = in_blocks(k_SKTE).mT, in_blocks(v_SKTE)
+        else:  # with the tokens before these
+            k_UZEL, v_UZLE = cache.extend(k_SKTE, v_SKTE)
+        # The layout's S sequences are the B sequences of `attend`.
+        out_SHTE = attend(queries.sequences(q_NHE), k_UZEL, v_UZLE, queries.last_key_ST, self.window, layout.exact)
+        return self.o_proj(queries.rows(out_SHTE))
 
 
 class MLP(nn.Module):
@@ -145,13 +151,16 @@ class Block(nn.Module):
 
     def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, wanted=None) -> torch.Tensor:
         """Return the rows after this layer; with `wanted` only those rows."""
-        # On a CPU this is how training computes a block (models/cpu/block.py); the lines below are the reference.
+        # In training a device may have a faster block: models/cpu/block.py, models/cuda/block.py.
         if cache is None and (fused := hooks(x_ND).train_block(self, x_ND, layout, wanted)) is not None:
             return fused
         return self.compute(x_ND, layout, cache, wanted, self.mlp)
 
     def compute(self, x_ND: torch.Tensor, layout: Layout, cache, wanted, mlp: Callable) -> torch.Tensor:
-        """Return what `forward` does, with `mlp` in the place of self.mlp."""
+        """Return the rows after this layer by the plain code, the reference.
+
+        mlp: self.mlp, or the form of it that keeps half as much for the backward (models/cpu/block.py).
+        """
         norms = (getattr(self, name) if name else unchanged for name in self.config.norms)
         before_attention, after_attention, before_mlp, after_mlp = norms
         attended = after_attention(self.self_attn(before_attention(x_ND), layout, cache, wanted))

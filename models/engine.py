@@ -77,10 +77,10 @@ class Engine:
         """
         if not self.free:
             raise RuntimeError(f"all {self.max_rows} slots of the engine are open; close one first")
-        # The lowest free place keeps busy slots together at the front of the cache.
-        taken = {state.place for state in self._slots.values()}
-        slot, place = (next(i for i in range(self.max_rows) if i not in used) for used in (self._slots, taken))
-        state = Slot(key, place)
+        # The lowest free row keeps busy slots together at the front of the cache.
+        taken = {state.row for state in self._slots.values()}
+        slot, row = (next(i for i in range(self.max_rows) if i not in used) for used in (self._slots, taken))
+        state = Slot(key, row)
         if parent is not None:
             source = self._slots.get(parent)
             if source is None or source.sampling is not None:
@@ -161,7 +161,7 @@ class Engine:
         """Fill the cache with the keys and values of all tokens but the last, which predicts the next one."""
         copy_prefixes(self._slots, self._cache, self._compute, self.version)
         self._compute(busy)
-        self._check_version(busy)
+        self._stamp_version(busy)
 
     def _begin_turns(self) -> list[SampledTurn]:
         """Start a turn in every slot that has been fed; return the turns that have no room for a single token."""
@@ -189,7 +189,7 @@ class Engine:
 
     def _prefill(self, counts: dict[int, int]) -> None:
         """Compute the first pending tokens of some slots: {slot: how many}."""
-        self._check_version(list(counts))
+        self._stamp_version(list(counts))
         states = [(self._slots[i], n) for i, n in counts.items()]
         if self._ahead is None or not self._ahead.prefill(states, self._version):
             self._prefill_padded(states)
@@ -200,9 +200,9 @@ class Engine:
         """Compute the first n pending tokens of each (slot, n), padded to the longest."""
         ids_N = torch.tensor([token for state, n in states for token in state.pending[:n]])
         positions_N = torch.cat([torch.arange(state.length, state.length + n) for state, n in states])
-        places_B, starts_B, counts_B = torch.tensor([(state.place, state.length, n) for state, n in states]).T
+        rows_B, starts_B, counts_B = torch.tensor([(state.row, state.length, n) for state, n in states]).T
         segments_N = torch.arange(len(states)).repeat_interleave(counts_B)
-        view, step = self._cache.view(places_B, starts_B, int(counts_B.max())), self._current_step()
+        view, step = self._cache.view(rows_B, starts_B, int(counts_B.max())), self._current_step()
         if step is None or not step.prefill(ids_N, positions_N, view, counts_B):
             self._forward(ids_N[None], positions_N[None], view, segments_N[None], wanted=counts_B[:0])  # no output
 
@@ -225,17 +225,18 @@ class Engine:
         to_front(self._cache, states, self._slots.values())
         # Reading the front of the cache in place, idle rows too, costs less than a copy of the busy rows. The output of
         # an idle slot is dropped; its next token will overwrite what it writes.
-        by_place = {state.place: state for state in self._slots.values()}
-        busy_places = torch.tensor([state.place for state in states])
-        front = [by_place.get(place) for place in range(int(busy_places.max()) + 1)]
+        by_row = {state.row: state for state in self._slots.values()}
+        busy_rows = torch.tensor([state.row for state in states])
+        front = [by_row.get(row) for row in range(int(busy_rows.max()) + 1)]
         ids_B = torch.tensor([state.pending[0] if state and state.pending else 0 for state in front])
         starts_B = torch.tensor([state.length if state else 0 for state in front])
         view = self._cache.view(slice(0, len(front)), starts_B, 1)
-        positions_B = starts_B.clamp(max=int(starts_B[busy_places].max()))  # an idle row sees no more than a busy one
-        return self._next(ids_B, positions_B, view)[busy_places]
+        positions_B = starts_B.clamp(max=int(starts_B[busy_rows].max()))  # an idle row sees no more than a busy one
+        return self._next(ids_B, positions_B, view)[busy_rows]
 
-    def _check_version(self, slots: list[int]) -> None:
-        """Raise RuntimeError if the weights changed after the slots' keys and values were computed."""
+    def _stamp_version(self, slots: list[int]) -> None:
+        """Read the version of the weights, which `_current_step` then uses, and write it into these slots. Raise
+        RuntimeError if the weights changed after a slot's keys and values were computed."""
         self._version = self.version()
         for i in slots:
             state = self._slots[i]

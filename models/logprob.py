@@ -51,17 +51,20 @@ def log_normalizer(logits_NV: torch.Tensor) -> torch.Tensor:
     return whole
 
 
-def logprobs_beside(hidden_ND, weight_VD, targets_N, logprobs_N, words, temperature: float) -> torch.Tensor:
-    """Return the log-probabilities [N, k] of the ids `words` [N, k], with their gradient, given those of the targets.
+def logprobs_of_choices(hidden_ND, weight_VD, targets_N, logprobs_N, choices, temperature: float) -> torch.Tensor:
+    """Return the log-probabilities [N, k] of the ids `choices` [N, k], with their gradient, given those of the targets.
 
-    log p(word) = log p(target) + (logit of word - logit of target) / temperature: no second pass over the vocabulary.
+    log p(choice) = log p(target) + (logit of choice - logit of target) / temperature, without a second pass over the
+    vocabulary.
     """
     wide = logprobs_N.dtype
-    hidden_ND, rows = hidden_ND.to(wide), weight_VD[words].to(wide) - weight_VD[targets_N].to(wide)[:, None]
+    hidden_ND, rows = hidden_ND.to(wide), weight_VD[choices].to(wide) - weight_VD[targets_N].to(wide)[:, None]
     return logprobs_N[:, None] + torch.einsum("nd,nkd->nk", hidden_ND, rows) / temperature
 
 
 class _TokenLogprobs(torch.autograd.Function):
+    """`token_logprobs` without the logits of all tokens at once: its backward computes them again, slab by slab."""
+
     @staticmethod
     def forward(ctx, hidden_ND, weight_VD, targets_N, temperature, entropy_grad):
         parts = []

@@ -33,10 +33,10 @@ class SampledTurn:
 
 @dataclass
 class Slot:
-    """A sequence that grows turn by turn, and its place in the cache."""
+    """A sequence that grows turn by turn, and its row of the cache."""
 
     key: tuple[int, int]  # (seed, episode)
-    place: int  # row of the cache
+    row: int  # of the cache
     version: Hashable = None  # of the weights that computed the cached keys and values
     length: int = 0  # tokens before `pending`: in the cache or, while `parent` is set, to be copied from its row
     ids: list[int] = field(default_factory=list)  # all tokens
@@ -108,7 +108,7 @@ def copy_prefixes(slots: dict[int, Slot], cache: KVCache, compute: Callable, ver
         compute(list(dict.fromkeys(child.parent for child in ready)))
         for child in ready:
             parent = slots[child.parent]
-            copies[parent.place, -(-child.length // KEY_BLOCK)].append(child.place)
+            copies[parent.row, -(-child.length // KEY_BLOCK)].append(child.row)
             child.version, child.parent = parent.version, None
         for (source, blocks), targets in copies.items():
             _copy_row(cache, source, sorted(targets), blocks)
@@ -126,17 +126,17 @@ def _copy_row(cache: KVCache, source: int, targets: list[int], blocks: int) -> N
 
 def to_front(cache: KVCache, busy: list[Slot], slots: Iterable[Slot]) -> None:
     """Move the busy slots to the front if more than half of the cache rows before the last of them are idle."""
-    if 2 * len(busy) > max(state.place for state in busy):
+    if 2 * len(busy) > max(state.row for state in busy):
         return
-    by_place = {state.place: state for state in slots}
-    taken = {state.place for state in busy}
-    free = iter([place for place in range(len(busy)) if place not in taken])
+    by_row = {state.row: state for state in slots}
+    taken = {state.row for state in busy}
+    free = iter([row for row in range(len(busy)) if row not in taken])
     for state in busy:
-        if state.place >= len(busy):
-            place = next(free)
-            idle = by_place.get(place, Slot((0, 0), place))
-            swap(cache, state.place, place, max(state.length, idle.length))
-            state.place, idle.place = place, state.place
+        if state.row >= len(busy):
+            row = next(free)
+            idle = by_row.get(row, Slot((0, 0), row))
+            swap(cache, state.row, row, max(state.length, idle.length))
+            state.row, idle.row = row, state.row
 
 
 def swap(cache: KVCache, one: int, other: int, length: int) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from models import CausalLM
 from models.layout import take_rows
-from models.logprob import ROWS, head_logits, log_normalizer, logprobs_beside, token_logprobs
+from models.logprob import ROWS, head_logits, log_normalizer, logprobs_of_choices, token_logprobs
 from rl import ranks
 from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
@@ -169,7 +169,7 @@ def forward(
         batch = replace(batch, observation_nll_B=_observation_nll(batch, model, hidden[1], targets[1]))
     if batch.choices_N is not None:
         choices = batch.choices_N.to(hidden_ND.device)
-        choice_logprobs_N = logprobs_beside(
+        choice_logprobs_N = logprobs_of_choices(
             hidden_ND, model.lm_head.weight, targets_N, logprobs_N, choices, temperature
         )
         batch = replace(batch, choice_logprobs_N=choice_logprobs_N.cpu())

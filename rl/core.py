@@ -32,6 +32,12 @@ def gae(
     return advantages_steps, advantages_steps + values_steps
 
 
+def returns_to_go(rewards_steps: Tensor, episode_steps: Tensor, gamma: float) -> Tensor:
+    """Return the discounted sum of each step's and later rewards of its episode (Sutton and Barto 2018, eq. 3.8)."""
+    no_values_B = rewards_steps.new_zeros(int(episode_steps[-1]) + 1)
+    return gae(rewards_steps, torch.zeros_like(rewards_steps), episode_steps, no_values_B, gamma, 1.0)[0]
+
+
 def whiten(x_N: Tensor) -> Tensor:
     """Return (x - mean) / sqrt(unbiased variance + 1e-8); for a single entry, 0."""
     if x_N.numel() < 2:

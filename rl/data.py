@@ -43,7 +43,7 @@ from rl.ranks.playing import play_on_ranks
 from rl.records import Episode, Turn
 from rl.rollout import UNSEEN, add_step, check_failures, difference, timed_out, write_prompt
 from rl.run.files import bounded_lines
-from rl.tasks import Task, failures_of, make_env, task_digest, text_of, with_prompt
+from rl.tasks import Task, failures_of, make_env, system_prompt_text, task_digest, with_prompt
 from rl.tools import write_reply
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
@@ -68,7 +68,7 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     algo_cfg = cfg.algorithm
     rows = read_rows(Path(cfg.data), algo_cfg.prompt_column, algo_cfg.answer_column)[: cfg.max_samples or None]
     if cfg.system_prompt:
-        text = text_of(cfg.system_prompt)
+        text = system_prompt_text(cfg.system_prompt)
         rows = [[{"loss": False, **message} for message in with_prompt(row, text)] for row in rows]
     demos, learnable = Demonstrations([], [], 0, 0), []
     for number, row in enumerate(rows):

@@ -13,7 +13,7 @@ from rl.config.fields import Config
 from rl.ranks.pace import Pace
 from rl.records import Episode
 from rl.report.progress import progress_bar
-from rl.rollout import rollouts
+from rl.rollout import rollout_at
 from rl.run.history import HASH
 from rl.run.log import env_metrics, thought_stats
 from rl.stats import jeffreys, rate_interval
@@ -59,9 +59,8 @@ def evaluate(
     if some are equal, "task_numbers"; and the episodes."""
     tasks = held_out_tasks(cfg, episodes, 1, split)
     with progress_bar(len(tasks) * len(temperatures), f"evaluate on {split}") as bar:
-        for at, played in zip(
-            temperatures, rollouts(model, tokenizer, tasks, cfg, temperatures, bar, pace), strict=True
-        ):
+        episodes_at = rollout_at(temperatures, model, tokenizer, tasks, cfg, bar, pace=pace)
+        for at, played in zip(temperatures, episodes_at, strict=True):
             bar.clear()  # its line, for the caller's
             won = [None if e.infrastructure_failed else e.success for e in played]
             of_each = {"successes": won, "task_hashes": task_hashes(played)} | task_numbers(played)

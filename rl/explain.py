@@ -73,10 +73,10 @@ def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Config]:
             recall(state, run)
             train.learn(state, scored(state, cfg), cfg)
         recall(state, run)
-        batch, micro_tokens = scored(state, cfg), state.micro_tokens or cfg.micro_tokens
+        batch = scored(state, cfg)
         before_N, norm_B, share_B = gradient_shares(state, batch, cfg)
         stats, _ = train.learn(state, batch, cfg)
-        after_N = policy_logprobs(batch, state.model, cfg.temperature, micro_tokens)
+        after_N = policy_logprobs(batch, state.model, cfg.temperature, state.piece_tokens(cfg))
     return Explained(batch, before_N, after_N, norm_B, share_B, stats, same_weights(state, run)), tokenizer, cfg
 
 
@@ -100,9 +100,8 @@ def start_before(run: Path, epoch: int, copy: Path) -> tuple[Config, Path]:
 
 
 def recall(state: TrainState, run: Path) -> None:
-    """Give the state the records of the run's epochs so far: max_sampled_tokens= decays the rate by their tokens."""
-    epochs = [record for record in history.records(run) if "tasks" in record]
-    state.watch.records = [record for record in epochs if record["epoch"] <= state.epoch]
+    """Give the state the sampled tokens of the run's epochs so far, which `train.learn` does not count."""
+    state.sampled_tokens = history.sampled_tokens(run, state.epoch)
 
 
 def scored(state: TrainState, cfg: Config) -> Batch:

@@ -38,7 +38,6 @@ from rl import core, grpo
 from rl.config.arguments import NotNegative, Positive
 from rl.config.refusals import Refusal
 from rl.records import Batch, Episode
-from rl.reinforce import returns_to_go
 
 loss = grpo.loss
 
@@ -67,7 +66,7 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     if cfg.graph:
         returns_steps = core.graph_returns(state_steps, next_steps, cfg.gamma).to(batch.reward_N.dtype)
     else:
-        returns_steps = returns_to_go(rewards_steps, batch.episode_N[first_N], cfg.gamma)
+        returns_steps = core.returns_to_go(rewards_steps, batch.episode_N[first_N], cfg.gamma)
     advantages_steps = core.group_advantages(returns_steps, state_steps, cfg.divide_by_std)
     shared = (torch.bincount(state_steps)[state_steps] > 1).float().mean().item()
     return replace(

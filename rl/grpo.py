@@ -107,7 +107,11 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
 
 
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
-    """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean."""
+    """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean.
+
+    A new term beside the policy gradient needs drops_zero_advantage = False, and one that reads entropy_N also
+    entropy_grad = True (rl/config/fields.py, Algorithm): without them it has no gradient, and no error.
+    """
     log_ratio_N = batch.logprobs_N - batch.old_logprobs_N
     if cfg.surrogate == "weight":
         surrogate_N, ratio_N, clipped_N = core.weighted_surrogate(
@@ -120,8 +124,15 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
             log_ratio_N, batch.advantages_N, cfg.clip, cfg.clip_high, cfg.dual_clip
         )
     loss_N = surrogate_N + kl.in_loss(batch, cfg)
-    totals = batch.total_tokens, batch.total_episodes, cfg.constant_length, batch.turn_first_N
-    total = core.aggregate(loss_N, batch.episode_N, cfg.aggregation, *totals)
+    total = core.aggregate(
+        loss_N,
+        batch.episode_N,
+        cfg.aggregation,
+        batch.total_tokens,
+        batch.total_episodes,
+        constant=cfg.constant_length,
+        turn_first_N=batch.turn_first_N,
+    )
     tokens = {
         "ratio": ratio_N,
         "clip_fraction": clipped_N,

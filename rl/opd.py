@@ -30,7 +30,6 @@ from rl import core
 from rl.config.arguments import NotNegative, Positive
 from rl.config.refusals import Refusal
 from rl.records import Batch
-from rl.reinforce import returns_to_go
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     advantages_N = torch.zeros_like(batch.old_logprobs_N)
     if not cfg.top_k:
         grades_N = gate(batch, cfg) * (batch.teacher_logprobs_N - batch.old_logprobs_N)
-        advantages_N = cfg.teacher_coef * returns_to_go(grades_N, batch.episode_N, cfg.discount)
+        advantages_N = cfg.teacher_coef * core.returns_to_go(grades_N, batch.episode_N, cfg.discount)
     if cfg.reward_coef:
         group_B = torch.tensor([episode.group for episode in batch.episodes])
         scores_B = core.group_advantages(batch.scores_B, group_B, divide_by_std=False)
@@ -88,14 +87,24 @@ def gate(batch: Batch, cfg: Config) -> torch.Tensor:
 
 
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
-    """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean."""
+    """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean.
+
+    A new term beside the policy gradient needs drops_zero_advantage = False, and one that reads entropy_N also
+    entropy_grad = True (rl/config/fields.py, Algorithm): without them it has no gradient, and no error.
+    """
     log_ratio_N = batch.logprobs_N - batch.old_logprobs_N
     loss_N, ratio_N, clipped_N = core.clipped_surrogate(log_ratio_N, batch.advantages_N, cfg.clip, cfg.clip_high)
     if cfg.top_k:
         kl_N = core.kl_of_choices(batch.choice_logprobs_N, batch.teacher_choices_N)
         loss_N = loss_N + cfg.teacher_coef * gate(batch, cfg) * kl_N
-    totals = batch.total_tokens, batch.total_episodes, 1, batch.turn_first_N
-    total = core.aggregate(loss_N, batch.episode_N, cfg.aggregation, *totals)
+    total = core.aggregate(
+        loss_N,
+        batch.episode_N,
+        cfg.aggregation,
+        batch.total_tokens,
+        batch.total_episodes,
+        turn_first_N=batch.turn_first_N,
+    )
     tokens = {
         "ratio": ratio_N,
         "clip_fraction": clipped_N,

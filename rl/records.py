@@ -131,7 +131,8 @@ class Batch:
     total_episodes: int
     total_observed: int = 0  # tokens of observations, which follow the first turn and were not sampled
     logprobs_N: torch.Tensor | MaybeNone = None  # under the policy that trains, with its gradient
-    entropy_N: torch.Tensor | MaybeNone = None  # nats, of the whole distribution at each sampled token
+    # nats, of the whole distribution at each sampled token; with a gradient only where Config.entropy_grad is True
+    entropy_N: torch.Tensor | MaybeNone = None
     values_N: torch.Tensor | MaybeNone = None  # the critic's, with its gradient; of the state before each sampled token
     old_values_N: torch.Tensor | MaybeNone = None  # the critic's, before the update
     # the critic's value of each episode's last state, before the update; 0 where no ids follow the last turn
@@ -145,7 +146,7 @@ class Batch:
     choice_logprobs_N: torch.Tensor | MaybeNone = None  # and under the policy that trains, with their gradient
     advantages_N: torch.Tensor | MaybeNone = None
     returns_N: torch.Tensor | MaybeNone = None  # targets of values_N
-    place_N: torch.Tensor | MaybeNone = None  # int64: index of the entry in the epoch's whole batch
+    place_N: torch.Tensor | MaybeNone = None  # int64: index of the entry in the batch that was `numbered` last
     first_entropy_N: torch.Tensor | MaybeNone = None  # float32: entropy_N when the update first met it; -1: never
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
@@ -173,3 +174,17 @@ class Batch:
     def scores_B(self) -> torch.Tensor:
         """float32: the sum of each episode's rewards."""
         return self.reward_N.new_zeros(len(self.episodes)).index_add_(0, self.episode_N, self.reward_N)
+
+
+@dataclass
+class StepResult:
+    """What one optimizer step computed, over all its pieces, and whether the optimizer took it."""
+
+    metrics: dict[str, float]  # the loss's own, then grad_norm and lr
+    place_N: torch.Tensor  # int64: of the step's tokens in the epoch's batch
+    entropy_N: torch.Tensor  # float32, nats: of the same tokens
+    sampler_gap: float  # nats: the largest |log p sampled - log p recomputed| of a token
+    expert_loads: torch.Tensor  # models/moe.py
+    trained_tokens: int = 0  # ids of the step's episodes
+    within_target_kl: bool = True  # KL(old || new) is at most 1.5 * target_kl
+    skipped: bool = False  # it is not, or the gradient was not finite

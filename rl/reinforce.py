@@ -66,7 +66,7 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     first_N = batch.turn_first_N  # a step of the return is a turn
     rewards_steps, step_N = batch.rewards_steps(first_N)
     episode_steps = batch.episode_N[first_N]
-    returns_steps = returns_to_go(rewards_steps, episode_steps, cfg.gamma)
+    returns_steps = core.returns_to_go(rewards_steps, episode_steps, cfg.gamma)
     first_steps = torch.searchsorted(episode_steps, torch.arange(len(batch.episodes)))  # each episode's first turn
     scores_B = returns_steps[first_steps]  # discounted, other than Batch.scores_B
     if cfg.baseline == "leave_one_out":
@@ -85,19 +85,17 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     )
 
 
-def returns_to_go(rewards_steps: torch.Tensor, episode_steps: torch.Tensor, gamma: float) -> torch.Tensor:
-    """Return the discounted sum of each entry's and later rewards of its episode (Sutton and Barto 2018, 3.8)."""
-    zeros_steps = torch.zeros_like(rewards_steps)  # also as last_values_B: there are at most as many episodes as steps
-    return core.gae(rewards_steps, zeros_steps, episode_steps, zeros_steps, gamma, 1.0)[0]
-
-
 def moving_average(average: float | None, value: float, decay: float) -> float:
     """Return decay * average + (1 - decay) * value; the value itself if there is no average yet."""
     return value if average is None else decay * average + (1 - decay) * value
 
 
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
-    """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean."""
+    """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean.
+
+    A new term beside the policy gradient needs drops_zero_advantage = False, and one that reads entropy_N also
+    entropy_grad = True (rl/config/fields.py, Algorithm): without them it has no gradient, and no error.
+    """
     kl_N = kl.in_loss(batch, cfg)
     loss_N = kl_N - batch.advantages_N * batch.logprobs_N - cfg.entropy_coef * batch.entropy_N
     total = core.aggregate(loss_N, batch.episode_N, cfg.aggregation, batch.total_tokens, batch.total_episodes)

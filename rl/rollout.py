@@ -3,7 +3,7 @@
 Tokens in, tokens out. An episode is one list of ids that only grows; sampled ids are never decoded and encoded again.
 With history=template that holds for the reply that a sample trains; earlier replies are rendered by the chat template.
 
-    rollout           all tasks at one temperature; `rollouts` at several, for evaluations
+    rollout           all tasks at one temperature; `rollout_at` at several, for evaluations
     play_on_ranks     each process gets its share of the tasks (rl/ranks/playing.py); one process plays all
     play_here         makes the engine of this process
     play_with         the loop: the engine samples turns, `_Games` lets environments answer them
@@ -66,21 +66,21 @@ def rollout(
     keep_hidden: for a critic, episodes keep the hidden states that predicted their sampled tokens.
     pace: by which several ranks share the tasks (`play_on_ranks`).
     """
-    play = partial(play_here, model, tokenizer, cfg, temperature, sampler_hash(model), keep_hidden)
-    return next(play_on_ranks([play], tasks, progress, pace))
+    return next(rollout_at([temperature], model, tokenizer, tasks, cfg, progress, keep_hidden, pace))
 
 
-def rollouts(
+def rollout_at(
+    temperatures: Sequence[float],
     model: CausalLM,
     tokenizer: Tokenizer,
     tasks: list[Task],
     cfg: Config,
-    temperatures: Sequence[float],
     progress: tqdm,
+    keep_hidden: bool = False,
     pace: Pace | None = None,
 ) -> Iterator[list[Episode]]:
     """Yield the `rollout` at each temperature; several ranks play them side by side."""
-    ways = [partial(play_here, model, tokenizer, cfg, at, sampler_hash(model), False) for at in temperatures]
+    ways = [partial(play_here, model, tokenizer, cfg, at, sampler_hash(model), keep_hidden) for at in temperatures]
     return play_on_ranks(ways, tasks, progress, pace)
 
 
@@ -169,8 +169,9 @@ class _Games:
     turn_tokens: int = 0  # sampled in finished turns
 
     def start(self) -> None:
-        """Start as many episodes as the engine has room for. Slots of a group that start together fork its prompt."""
-        sibling = None  # (group, slot) of the episode before
+        """Start as many episodes as the engine has room for. One that begins as the one before it forks its slot, so
+        that the prompt of a group is computed once."""
+        sibling: tuple[list[int], int] | None = None  # (prompt, slot) of the episode before
         # (env, function that returns the first messages) of the next tasks: slow ones reset together
         ready: deque[tuple[envs.Environment, Callable[[], list[dict]]]] = deque()
         while self.waiting and self.engine.free:
@@ -186,12 +187,13 @@ class _Games:
             except envs.EnvironmentFailed as error:
                 self.fail(game, error)
                 continue
-            if sibling and sibling[0] == task.group:
+            # The prompts are compared, not the groups: an environment may not draw the same task for equal seeds.
+            if sibling and sibling[0] == game.episode.ids_T:
                 slot = self.engine.open(task.key, parent=sibling[1])
             else:
                 slot = self.engine.open(task.key)
                 self.engine.feed(slot, game.episode.ids_T, self.cfg.max_thinking_tokens or None)
-            sibling = (task.group, slot)
+            sibling = (list(game.episode.ids_T), slot)
             self.playing[slot] = game
 
     def reset(self, task: Task) -> tuple[envs.Environment, Callable[[], list[dict]]]:
@@ -199,7 +201,7 @@ class _Games:
         env = make_env(self.cfg, task.env)
         env.cancelled = self.cancelled
         opening = partial(env.reset, task.seed, task.split)
-        return env, self.pool.submit(opening).result if env.slow else opening
+        return env, partial(awaited, self.pool.submit(opening)) if env.slow else opening
 
     def add_turn(self, turn: SampledTurn) -> None:
         """Append the agent's turn and let the environment execute it."""
@@ -243,9 +245,8 @@ class _Games:
     def collect_slow_steps(self, wait: bool = False) -> None:
         """Go on with finished steps of slow environments, in order of their start; with `wait`, with at least one."""
         if wait and self.slow_steps:
-            ranks.here.waits_for_environments = True  # so that the heartbeat does not take this rank for hung
-            futures.wait([self.slow_steps[0][1]])
-            ranks.here.waits_for_environments = False
+            with ranks.waiting_outside():
+                futures.wait([self.slow_steps[0][1]])
         while self.slow_steps and self.slow_steps[0][1].done():
             slot, step = self.slow_steps.popleft()
             self.continue_episode(slot, step.result)
@@ -283,6 +284,12 @@ class _Games:
         check_failures(list(self.finished.values()), len(self.playing), len(self.waiting), error)
 
 
+def awaited(future: Future) -> Any:
+    """Return what a thread of a slow environment returns, once it does."""
+    with ranks.waiting_outside():
+        return future.result()
+
+
 def write_prompt(tokenizer: Tokenizer, messages: list[dict]) -> list[int]:
     """Return the ids of an environment's first messages. Raise EnvironmentFailed if the tokenizer or the chat template
     cannot write them: other tasks' may be written."""
@@ -316,6 +323,7 @@ def add_step(
         the task goes on, and max_len has room         observation appended, episode goes on           -> its ids
         the task goes on, and max_len has no room      observation dropped, `timed_out`                -> []
         truncated, and a critic bootstraps             observation appended if there is room           -> []
+        truncated by a reply that max_len cut          there is none: the environment was not asked    -> []
         terminated, or truncated without a bootstrap   observation dropped                             -> []
 
     messages: with history=template, the conversation before the last turn; the turn and the observation are appended.
@@ -324,7 +332,8 @@ def add_step(
     Raise EnvironmentFailed for an observation that the tokenizer or the chat template cannot write.
     """
     ids, over, algo = [], step.terminated or step.truncated, cfg.algorithm
-    if not over or (not step.terminated and algo.critic and algo.bootstrap):
+    was_seen = episode.turns[-1].stop_reason != "context"  # the environment does not see a reply that max_len cuts
+    if not over or (was_seen and not step.terminated and algo.critic and algo.bootstrap):
         observation, kept = {"role": env.role, "content": step.observation}, len(episode.ids_T)
         try:
             if messages is None:
@@ -339,7 +348,8 @@ def add_step(
             episode.kept.append(kept)
     if not (over or ids):
         episode.turns[-1].stop_reason = "context"
-        step = timed_out(step, env)
+        with failures_of(episode.env):
+            step = timed_out(step, env)
     episode.append(ids)
     end_turn(episode, step, cfg.reward)
     return [] if over else ids
@@ -381,8 +391,10 @@ def difference(before: list[int], after: list[int]) -> tuple[int, list[int]]:
 
 
 def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:
-    """Raise ValueError if every episode that was tried failed, in GIVE_UP groups, or none is left.
+    """End a rollout in which nothing works: raise ValueError if no episode is playing, all that ended have failed, and
+    GIVE_UP groups were tried or no task is waiting.
 
+    With several ranks the latter is no error here: others may have succeeded, and `play_on_ranks` looks at all.
     finished: the episodes; playing, waiting: how many are not finished; error: of the episode that failed last.
     """
     if playing or not all(episode.infrastructure_failed for episode in finished):

@@ -143,14 +143,14 @@ class Judge:
 
     def ask_server(self, episodes: list[Episode]) -> list[Reply]:
         """Return the server's replies. Raise ValueError for a refused request, ConnectionError if none is answered."""
-        pool, ranks.here.waits_for_environments = ThreadPoolExecutor(AT_ONCE), True  # or this rank seems to hang
+        pool = ThreadPoolExecutor(AT_ONCE)
         try:
-            return list(pool.map(self._ask_once, episodes))
+            with ranks.waiting_outside():
+                return list(pool.map(self._ask_once, episodes))
         except BaseException:
             self.server.cancelled.set()  # requests under way end soon
             raise
         finally:
-            ranks.here.waits_for_environments = False
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask_once(self, episode: Episode) -> Reply:

@@ -77,6 +77,7 @@ def make_tasks(
 ) -> list[Task]:
     """Return group_size tasks for each of a stream's groups from `first` on. Equal arguments give equal tasks.
 
+    stream: seed of the draws and of the episodes' random numbers: the run's seed, or EVAL_STREAM (rl/evaluate.py).
     order: "random", or "sequential" for the environment's seeds 0, 1, 2, ...
     limit: number of different tasks, after which they repeat; 0: unlimited.
     """
@@ -101,15 +102,15 @@ def make_env(cfg: Config, name: str) -> envs.Environment:
     """Return the environment of that name with the run's options."""
     env = envs.make(name, **vars(cfg.environments[name]))
     if cfg.system_prompt:
-        add_to(env, cfg.system_prompt)
+        add_system_prompt(env, cfg.system_prompt)
     if cfg.reward.progress:
         measure_progress(env, name, vars(cfg.environments[name]))
     return env
 
 
-def add_to(env: envs.Environment, value: str) -> None:
+def add_system_prompt(env: envs.Environment, value: str) -> None:
     """Let an environment's episodes begin with the system prompt, in one message with the environment's own if any."""
-    reset, text = env.reset, text_of(value)
+    reset, text = env.reset, system_prompt_text(value)
 
     env.reset = lambda seed, split="train": with_prompt(reset(seed, split), text)
 
@@ -123,7 +124,7 @@ def with_prompt(messages: list[dict], text: str) -> list[dict]:
     return [{**messages[0], "content": f"{text}\n\n{messages[0]['content']}"}, *messages[1:]]
 
 
-def text_of(value: str) -> str:
+def system_prompt_text(value: str) -> str:
     """Return the text that system_prompt= gives or names. Raise ArgumentError for a file that cannot be read."""
     try:
         return prompt_file.chosen(value, value)
@@ -131,7 +132,7 @@ def text_of(value: str) -> str:
         raise ArgumentError(f"system_prompt={value}: {error}; a text may stand there instead of a file") from None
 
 
-def file_of(value: str) -> dict[str, Path]:
+def system_prompt_file(value: str) -> dict[str, Path]:
     """Return {word: file} if system_prompt= names a file, else {}."""
     return {f"system_prompt={value}": Path(value)} if value.endswith(prompt_file.ENDINGS) else {}
 

@@ -20,7 +20,7 @@ from rl.core import learning_rate_factor
 from rl.optimizer import parameters_of, without_compiler
 from rl.ppo import Critic
 from rl.ranks import gradients
-from rl.records import Batch
+from rl.records import Batch, StepResult
 from rl.run import memory_errors, signals
 from rl.run.out_of_memory import accumulate_smaller
 from rl.run.state import TrainState
@@ -67,7 +67,8 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progr
     changes; skipped steps and the critic's warm-up do not change it.
     Raises FloatingPointError if no step of the epoch had a finite gradient.
     """
-    steps, gaps, loads, within_target_kl = [], [], [], True
+    steps: list[StepResult] = []
+    gaps: list[float] = []
     batch, first_entropy_N = numbered(batch), torch.full((len(batch.episode_N),), -1.0)
     version = lora.adapter_version(state.model)
     # Recorded episodes of other weights would show these weights' distance as a gap of the sampler.
@@ -77,59 +78,60 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config, progr
     for pass_number in range(cfg.algorithm.epochs):
         seed = f"{cfg.seed} {state.epoch} {pass_number}" if cfg.order == "random" else None
         for step_batch in optimizer_steps(batch, cfg.batch_size, seed):
-            if not within_target_kl or (cfg.max_steps and state.step >= cfg.max_steps):
+            past_target_kl = bool(steps) and not steps[-1].within_target_kl
+            if past_target_kl or (cfg.max_steps and state.step >= cfg.max_steps):
                 break
             signals.check()  # a signal ends the run here, between two steps
             on_policy = version() == sampled_with
-            taken = optimizer_step(state, step_batch, algo, cfg)
-            state.watch.stepped(state, step_batch, taken, cfg)
+            step = optimizer_step(state, step_batch, algo, cfg)
+            state.watch.stepped(state, step_batch, step, cfg)
             state.mid_epoch = True
-            within_target_kl, gap = taken.pop("within_target_kl"), taken.pop("sampler_gap")
-            gaps += [gap] if on_policy else []
-            loads.append(taken.pop("expert_loads"))
-            place_N, entropy_N = taken.pop("entropies")
-            met_N = first_entropy_N[place_N]
-            first_entropy_N[place_N] = torch.where(met_N == -1, entropy_N, met_N)
-            steps.append(taken)
+            gaps += [step.sampler_gap] if on_policy else []
+            met_N = first_entropy_N[step.place_N]
+            first_entropy_N[step.place_N] = torch.where(met_N == -1, step.entropy_N, met_N)
+            steps.append(step)
             progress.update(len(step_batch.episodes))
     state.model.eval()
     stats = means(steps)
-    if steps and not stats["optimizer_steps"] and within_target_kl:
+    if steps and not stats["optimizer_steps"] and steps[-1].within_target_kl:
         raise FloatingPointError(f"epoch {state.epoch + 1}: no gradient was finite, in {len(steps)} optimizer steps")
     if cfg.algorithm.source == "rollouts":
         # Through a tensor, because Python's max would pass over a NaN.
         stats |= {"sampler_gap": torch.tensor(gaps).max().item() if gaps else None, "exact": state.exact}
-    if loads and len(loads[0]):
-        stats["expert_load"], stats["experts_idle"] = balance(torch.stack(loads).sum(0))
+    if steps and len(steps[0].expert_loads):
+        stats["expert_load"], stats["experts_idle"] = balance(torch.stack([step.expert_loads for step in steps]).sum(0))
     return stats, first_entropy_N
 
 
-def means(steps: list[dict]) -> dict:
-    """Return the means of the metrics of optimizer steps, over those that were taken, and their counts."""
+def means(steps: list[StepResult]) -> dict:
+    """Return the means of the metrics of optimizer steps, each over the taken steps that have it, and their counts."""
     # A skipped step's metrics may be NaN, which would spoil the means.
-    taken = [step for step in steps if not step["skipped"]]
-    names = [name for name in taken[0] if name not in ("skipped", "trained_tokens")] if taken else []
+    taken = [step.metrics for step in steps if not step.skipped]
+    values = defaultdict(list)
+    for metrics in taken:
+        for name, value in metrics.items():
+            values[name].append(value)
     return {
-        **{name: sum(step[name] for step in taken) / len(taken) for name in names},
+        **{name: sum(of_steps) / len(of_steps) for name, of_steps in values.items()},
         "optimizer_steps": len(taken),
         "skipped_steps": len(steps) - len(taken),
-        "trained_tokens": sum(step["trained_tokens"] for step in steps),
+        "trained_tokens": sum(step.trained_tokens for step in steps),
     }
 
 
-def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> dict:
-    """Take one step on the whole batch, in micro-batches, and return its metrics.
+def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> StepResult:
+    """Take one step on the whole batch, in micro-batches.
 
     The step is skipped, but counted, if its gradient is not finite or if KL(old || new) is past 1.5 * target_kl.
     """
-    algo_cfg, metrics = cfg.algorithm, None
+    algo_cfg, step = cfg.algorithm, None
     if algo_cfg.drops_zero_advantage:
         batch = drop_zero_advantage(batch)
     with memory_errors.suppress_out_of_memory():
-        metrics = accumulate(state, batch, algo, cfg)
+        step = accumulate(state, batch, algo, cfg)
     # Outside of the block above, because the error's traceback would hold the failed attempt's tensors in memory.
-    if metrics is None:
-        metrics = accumulate_smaller(accumulate, state, batch, algo, cfg)
+    if step is None:
+        step = accumulate_smaller(accumulate, state, batch, algo, cfg)
     if state.critic is not None and state.epoch < algo_cfg.critic_warmup:
         for p in parameters_of(state.optimizer, policy=True):
             p.grad = None  # the optimizer skips the policy
@@ -140,18 +142,18 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Confi
     for policy in (True, False):  # policy and critic apart: one's gradient must not scale the other's
         if parameters := parameters_of(state.optimizer, policy):
             norms.append(torch.nn.utils.clip_grad_norm_(parameters, cfg.clip_norm).item())
-    if algo_cfg.target_kl is not None and "approx_kl" not in metrics:
+    if algo_cfg.target_kl is not None and "approx_kl" not in step.metrics:
         raise Refusal(f"{cfg.algo}.target_kl={algo_cfg.target_kl:g} needs a loss that returns the metric approx_kl")
-    within_target_kl = algo_cfg.target_kl is None or not metrics["approx_kl"] > 1.5 * algo_cfg.target_kl
+    step.within_target_kl = algo_cfg.target_kl is None or not step.metrics["approx_kl"] > 1.5 * algo_cfg.target_kl
     # One NaN in a gradient would make every weight and moment of the optimizer NaN.
-    skipped = not within_target_kl or not all(map(math.isfinite, norms))
-    if not skipped:
+    step.skipped = not step.within_target_kl or not all(map(math.isfinite, norms))
+    if not step.skipped:
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     state.step += 1  # after a skipped step too, so that the schedule goes on and dropout draws other masks
-    metrics |= {"grad_norm": norms[0], "lr": cfg.lr * factor}
-    metrics["trained_tokens"] = sum(len(episode.ids_T) for episode in batch.episodes)
-    return {**metrics, "skipped": skipped, "within_target_kl": within_target_kl}
+    step.metrics |= {"grad_norm": norms[0], "lr": cfg.lr * factor}
+    step.trained_tokens = sum(len(episode.ids_T) for episode in batch.episodes)
+    return step
 
 
 def rate_factor(state: TrainState, cfg: Config) -> float:
@@ -159,16 +161,15 @@ def rate_factor(state: TrainState, cfg: Config) -> float:
     the finished epochs, because the number of steps is not known, unless schedule_epochs= gives it."""
     now, span, warmup = state.step, cfg.schedule_steps, cfg.warmup_steps
     if cfg.max_sampled_tokens and not cfg.schedule_epochs and now >= warmup:
-        now, span, warmup = state.watch.sampled_tokens, (0, cfg.max_sampled_tokens + 1), 0
+        now, span, warmup = state.sampled_tokens, (0, cfg.max_sampled_tokens + 1), 0
     return learning_rate_factor(now, span, cfg.schedule, warmup, cfg.min_lr_ratio)
 
 
-def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> dict:
-    """Add the gradient of the whole batch to the parameters'. Return its metrics, with `sampler_gap` of this step,
-    `entropies`: (place_N, entropy_N) of the tokens, and `expert_loads` (models/moe.py), summed over the pieces."""
+def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -> StepResult:
+    """Add the gradient of the whole batch to the parameters'. Return what its pieces have computed."""
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     temperature = cfg.temperature if cfg.algorithm.source == "rollouts" else 1.0  # of demonstrations
-    pieces = list(micro_batches(batch, state.micro_tokens or cfg.micro_tokens))
+    pieces = list(micro_batches(batch, state.piece_tokens(cfg)))
     # The loop may take p.grad away between two micro-batches; after the block p.grad is the sum over all pieces, and
     # step_sum.results are those of all pieces, of all ranks.
     with gradients.summed(pieces, parameters, state.pace) as step_sum:
@@ -181,12 +182,10 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Config) -
                     loss.backward()
             gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
             step_sum.results.append((shares, gap, micro.entropy_N.detach(), loads))
-    metrics: dict[str, Any] = defaultdict(float)
+    metrics: dict[str, float] = defaultdict(float)
     shares_of_pieces, gaps, entropies, loads_of_pieces = zip(*step_sum.results, strict=True)
     for shares in shares_of_pieces:
         for name, share in shares.items():
             metrics[name] += share
-    metrics["entropies"] = torch.cat([piece.place_N for piece in pieces]), torch.cat(entropies)
-    metrics["sampler_gap"] = torch.tensor(gaps).max().item()
-    metrics["expert_loads"] = torch.stack(loads_of_pieces).sum(0)
-    return metrics
+    place_N, gap = torch.cat([piece.place_N for piece in pieces]), torch.tensor(gaps).max().item()
+    return StepResult(dict(metrics), place_N, torch.cat(entropies), gap, torch.stack(loads_of_pieces).sum(0))

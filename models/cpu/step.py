@@ -100,9 +100,9 @@ class Places:
         """tokens: the tokens that are written, of the view's B*T."""
         (_, heads, E, _), self.cache = view.cache.keys[0].shape, view.cache
         block_NK1 = (view.block * heads + view.heads).flatten(0, 1)[tokens, :, None]
-        place_N11, numbers_E = view.place.flatten(0, 1)[tokens, :, None], torch.arange(E)
-        self.keys_NKE = (block_NK1 * E + numbers_E) * KEY_BLOCK + place_N11
-        self.values_NKE = (block_NK1 * KEY_BLOCK + place_N11) * E + numbers_E
+        offset_N11, numbers_E = view.offset.flatten(0, 1)[tokens, :, None], torch.arange(E)
+        self.keys_NKE = (block_NK1 * E + numbers_E) * KEY_BLOCK + offset_N11
+        self.values_NKE = (block_NK1 * KEY_BLOCK + offset_N11) * E + numbers_E
 
     def write(self, i: int, k_NKE: torch.Tensor, v_NKE: torch.Tensor) -> None:
         """Write the keys and values of layer i."""

@@ -50,7 +50,7 @@ class Ahead:
         """Compute the first n pending tokens of each (slot, n); return False where prefill.py cannot."""
         if self.compute is None:
             return False
-        self.compute([(slot.place, slot.length, slot.pending[:n]) for slot, n in states], version)
+        self.compute([(slot.row, slot.length, slot.pending[:n]) for slot, n in states], version)
         return True
 
     def advance(self, busy: list[int], version: Hashable, max_new_tokens: int, temperature: float, stop_ids) -> list:
@@ -82,7 +82,7 @@ class Ahead:
         new.length_B[list(self.slots)] = [slot.length for slot in self.slots.values()]
         for i in set(rows) - set(staying):
             slot = self.slots[i]
-            assert slot.place == i, "the device's state is by place"
+            assert slot.row == i, "the device's state is by row"
             new.token_B[i], new.stream_B[i] = slot.pending[0], slot.stream
             new.sampled_B[i], new.left_B[i] = len(slot.sampling.ids), left[i]
         changed_B = np.ones(new.storage.shape[1], np.int64)

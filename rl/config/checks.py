@@ -18,7 +18,7 @@ from rl.config import model_checks, reward_checks
 from rl.config.arguments import ArgumentError, build, word
 from rl.config.fields import LEAST_TEMPERATURE, Config, Lora, Machine, Optim
 from rl.config.refusals import hint
-from rl.tasks import mixture, text_of
+from rl.tasks import mixture, system_prompt_text
 
 T = TypeVar("T")
 LINEARS = {  # the words of lora.targets=, as an adapter's file says them: of most families, of Phi-3's joined layers
@@ -44,7 +44,7 @@ def check(cfg: Config) -> None:
         if getattr(cfg, key) > most:
             raise ArgumentError(f"{key}={getattr(cfg, key)} must be at most {most}")
     if cfg.system_prompt:
-        text_of(cfg.system_prompt)
+        system_prompt_text(cfg.system_prompt)
     if "qa" in mixture(cfg.env) and not cfg.environments["qa"].data:
         raise ArgumentError(NEEDED)
     if cfg.quick and cfg.model != "tiny":

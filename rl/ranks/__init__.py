@@ -9,9 +9,10 @@ here do everything themselves and send nothing.
 
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar
@@ -35,7 +36,7 @@ class Here:
     store: Any = None  # the torch.distributed store that they share; None if there is one rank
     waited: float = 0.0  # seconds spent waiting for others since `take_waited` was last called
     waiting: bool = False  # for others, now
-    waits_for_environments: bool = False  # now; they have time limits of their own
+    waits_outside: set[int] = field(default_factory=set)  # threads that are in `waiting_outside`
     phase: str = ""  # that this process is in; rl/run/phases.py sets it
     shards: Any = None  # rl/ranks/shard.py's of the model in use; None: the model is whole
     interrupt: Callable[[], None] = lambda: None  # raises Interrupted if a signal has come; rl/run/signals.py sets it
@@ -96,6 +97,18 @@ def own(pieces: Iterable[T]) -> Iterable[T]:
     pieces = list(pieces)
     mine = [pieces[i] for i in share(len(pieces), here.rank, here.world)]
     return mine if here.shards is None else here.shards.each(mine)
+
+
+@contextmanager
+def waiting_outside() -> Iterator[None]:
+    """Context in which a thread waits for environments or a server, which have time limits of their own: the heartbeat
+    does not take its rank for hung."""
+    thread = threading.get_ident()
+    here.waits_outside.add(thread)
+    try:
+        yield
+    finally:
+        here.waits_outside.discard(thread)
 
 
 def sampling() -> AbstractContextManager:

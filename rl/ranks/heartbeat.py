@@ -59,7 +59,8 @@ class Heartbeat:
         while not self.stopped.wait(TURN):
             self.turn += 1
             before, used = used, time.clock_gettime(self.clock)
-            works = used - before > LEAST or ranks.here.waiting or ranks.here.waits_for_environments
+            waits = ranks.here.waiting or self.main.ident in ranks.here.waits_outside
+            works = used - before > LEAST or waits
             idle = 0 if works else idle + 1
             phase = ranks.here.phase or phase  # between two phases: the one before
             try:

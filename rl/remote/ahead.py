@@ -1,4 +1,4 @@
-"""ahead=1: a server samples the next epoch's episodes while this epoch is learned, so that neither side waits.
+"""ahead=true: a server samples the next epoch's episodes while this epoch is learned, so that neither side waits.
 
 An epoch's episodes are then from the weights before the last update; the first epoch's, also of a resumed run, from the
 present ones. The metric `staleness` counts the optimizer steps in between. rl/remote/off_policy.py corrects for what

@@ -8,7 +8,7 @@ adapters that are loaded while it runs. That is `python -m rl.serve load=true`, 
 
 Before a rollout the adapter is saved in the run's folder, which the server must be able to read under the same path,
 and loaded under a name made of its weights' hash: no reply can mix two adapters, and no cache can be of another one.
-The adapters of earlier updates are then unloaded; with ahead=1 the one before stays, because the next epoch may be
+The adapters of earlier updates are then unloaded; with ahead=true the one before stays, because the next epoch may be
 sampled with it while the present one is evaluated. A reply that does not fit its request is asked for again; if that
 does not help, its episode is left out. What the server computed differently is corrected in rl/remote/off_policy.py.
 """
@@ -53,12 +53,13 @@ def remote_engine(model: CausalLM, cfg: Config, weights: str) -> "RemoteEngine":
     cfg.max_len tokens, ConnectionError if it does not answer.
     """
     server, name = Server(cfg.sampler.rstrip("/")), f"{_prefix(cfg)}{weights}"
-    if ranks.is_first():
-        push(server, name, model, cfg)
-    for _ in range(WAITS):
-        if name in server.names():
-            break
-        time.sleep(1)
+    with ranks.waiting_outside():
+        if ranks.is_first():
+            push(server, name, model, cfg)
+        for _ in range(WAITS):
+            if name in server.names():
+                break
+            time.sleep(1)
     limits = cfg.rollout_batch_size, cfg.max_len, model.config.vocab_size
     return RemoteEngine(server, name, _folder(cfg) / name, *limits)
 
@@ -169,7 +170,9 @@ class RemoteEngine:
                         running[pool.submit(self._reply, i, most, temperature, stop_ids, cancelled)] = i
                 if not running:
                     return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                with ranks.waiting_outside():
+                    done = wait(running, return_when=FIRST_COMPLETED).done
+                for future in done:
                     slot = self.slots[running.pop(future)]
                     row = future.result()
                     slot.ids += row.ids

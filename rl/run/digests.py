@@ -20,7 +20,7 @@ from rl.config.fields import Config
 from rl.config.refusals import Refusal, one_line
 from rl.run import bases
 from rl.run.files import code_digests, read_json, sha256, verify, write_text
-from rl.tasks import file_of, mixture
+from rl.tasks import mixture, system_prompt_file
 
 BLOCK = 2**20
 MOST_BYTES = 2**30  # of the weights that are read; of larger ones evenly spaced blocks
@@ -53,7 +53,7 @@ def task_files(cfg: Config) -> dict[str, str]:
     if (judge := cfg.reward.judge) and is_adapter(Path(judge)):
         paths[f"reward.judge={judge}"] = Path(judge)
     if cfg.system_prompt:
-        paths |= file_of(cfg.system_prompt)
+        paths |= system_prompt_file(cfg.system_prompt)
     return {word: digest(path.rglob("*") if path.is_dir() else [path]) for word, path in paths.items()}
 
 

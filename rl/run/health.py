@@ -18,7 +18,7 @@ from rl import ranks
 from rl.config.fields import Algorithm, Optim
 from rl.config.refusals import Refusal
 from rl.ranks import saving
-from rl.records import Batch, Episode
+from rl.records import Batch, Episode, StepResult
 
 # What a poor sign must last, in a row: one epoch can be chance, and an epoch may be a single episode.
 EPOCHS, EPISODES = 3, 100
@@ -354,9 +354,9 @@ def ratio(records: Sequence[dict]) -> str | None:
     )
 
 
-def should_learn(step: dict, batch: Batch, algo_cfg: Algorithm, cfg: Optim, epoch: int) -> bool:
-    """Return whether an optimizer step that has these metrics, of an epoch from 0, should have moved the policy."""
+def should_learn(step: StepResult, batch: Batch, algo_cfg: Algorithm, cfg: Optim, epoch: int) -> bool:
+    """Return whether an optimizer step of an epoch, counted from 0, should have moved the policy."""
     warmup = algo_cfg.critic and epoch < algo_cfg.critic_warmup
-    decayed = step["lr"] == 0 and cfg.min_lr_ratio == 0
+    decayed = step.metrics["lr"] == 0 and cfg.min_lr_ratio == 0
     has_advantage = batch.advantages_N is not None and bool((batch.advantages_N != 0).any())
-    return not (step["skipped"] or warmup or decayed) and has_advantage
+    return not (step.skipped or warmup or decayed) and has_advantage

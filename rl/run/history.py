@@ -21,6 +21,11 @@ def records(run: Path) -> list[dict]:
     return [record for _, record in read_lines(run / "metrics.jsonl")]
 
 
+def sampled_tokens(run: Path, epoch: int) -> int:
+    """Return the tokens that the run's epochs up to this one have sampled, by its metrics.jsonl."""
+    return sum(record.get("sampled_tokens", 0) for record in records(run) if record["epoch"] <= epoch)
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the keys of a config.json, with dots where they are in tables. Raise ValueError if it holds none."""
     try:

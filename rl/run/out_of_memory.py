@@ -25,7 +25,7 @@ def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, al
     (sft alone) the new attempt draws other masks. Raises ValueError, one line, if the forward and backward of a single
     episode do not fit.
     """
-    most = state.micro_tokens or cfg.micro_tokens
+    most = state.piece_tokens(cfg)
     while True:
         free(state)  # here, outside of any except clause: its traceback would hold the failed forward's tensors
         pieces = _pieces(batch, most)

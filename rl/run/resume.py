@@ -10,8 +10,8 @@ part that is saved, every save_every epochs and where one is evaluated:
     reference      the adapter that KL is measured against, once reference_every has moved it
     optimizer      the moments of both, and how many steps each has had
     rng            torch's random generators
-    state.json     the COUNTERS: epochs, steps, groups of tasks drawn, kl_coef, baseline, micro_tokens; and which values
-                   the settings gave for those that a run adapts
+    state.json     the COUNTERS: epochs, steps, groups of tasks drawn, kl_coef, baseline, micro_tokens, sampled_tokens;
+                   and which values the settings gave for those that a run adapts
 
 The rest comes from the run's folder, or from the counters alone:
 
@@ -171,7 +171,8 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
     if "cuda" in generators and torch.cuda.is_available():
         torch.cuda.set_rng_state(generators["cuda"])
     counters = read_json(folder / "state.json")
-    given = dict(counters.get("given", state.given))  # earlier checkpoints lack it
+    given = dict(counters.get("given", state.given))  # earlier checkpoints lack it, and the tokens
+    counters.setdefault("sampled_tokens", history.sampled_tokens(folder.parent, counters["epoch"]))
     for name in COUNTERS:
         if given.get(name) != state.given.get(name):  # what the run has adapted holds until another value is given
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 from rl import ranks
 from rl.config.fields import Config, Loop, Saving
 from rl.run.files import checkpoints, is_whole, read_json, remove
-from rl.run.history import best_epoch, best_saved, evaluations, records, saved_epochs, settings
+from rl.run.history import best_epoch, best_saved, evaluations, records, sampled_tokens, saved_epochs, settings
 from rl.run.state import TrainState
 
 KEEP = 2  # newest whole checkpoints that stay without save_total_limit: if one is damaged, there is another
@@ -87,7 +87,7 @@ def words_if_finished(cfg: Config, run: Path) -> str:
         return ""
     try:
         counters = read_json(newest / "state.json")
-        tokens = sum(line.get("sampled_tokens", 0) for line in records(run) if line["epoch"] <= counters["epoch"])
+        tokens = counters.get("sampled_tokens", sampled_tokens(run, counters["epoch"]))
         words = words_to_go_on(cfg, limits_reached(cfg, counters["epoch"], counters["step"], tokens), run)
     except (OSError, ValueError, KeyError, TypeError):
         return ""  # damaged: resuming skips it

@@ -89,7 +89,7 @@ class Run:
         return self.cfg.patience > 0 and ranks.from_first(retention.patience_exhausted(self.cfg, self.folder))
 
     def limits_reached(self, state: TrainState) -> dict[str, int]:
-        return retention.limits_reached(self.cfg, state.epoch, state.step, state.watch.sampled_tokens)
+        return retention.limits_reached(self.cfg, state.epoch, state.step, state.sampled_tokens)
 
     def words_to_go_on(self, state: TrainState) -> str:
         return retention.words_to_go_on(self.cfg, self.limits_reached(state), self.folder)
@@ -131,6 +131,7 @@ class Run:
     ) -> None:
         """Log and print the epoch, and save it if it is one to save. `began`: when it began, by time.monotonic."""
         cfg = self.cfg
+        state.sampled_tokens += stats["sampled_tokens"]
         stats = {"epoch": state.epoch, "step": state.step, **stats, **batch.metrics}
         stats |= {"left_out": len(episodes) - len(batch.episodes), "seconds": time.monotonic() - began}
         stats |= state.watch.ended(state, stats, cfg)

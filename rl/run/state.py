@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from models import CausalLM
+from rl.config.fields import Optim
 from rl.ppo import Critic
 from rl.ranks.pace import Pace
 from rl.run.health import weights_hash
@@ -17,7 +18,8 @@ if TYPE_CHECKING:  # these import this file, or more than a run needs
     from rl.teacher import Teacher
 
 MOVED = "moved"  # name of the adapter that is a copy of the policy, made by reference_every
-COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline", "micro_tokens")  # the plain numbers of a TrainState
+# the plain numbers of a TrainState
+COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline", "micro_tokens", "sampled_tokens")
 
 
 @dataclass
@@ -39,9 +41,10 @@ class TrainState:
     baseline: float | None = None  # reinforce's moving average of scores
     given: dict[str, float] = field(default_factory=dict)  # the settings' own values of counters that a run adapts
     micro_tokens: int = 0  # smaller than the configured number, once memory ran out; 0: that number
+    sampled_tokens: int = 0  # by the finished epochs: max_sampled_tokens= ends the run and the rate's decay by them
     mid_epoch: bool = False  # an epoch's optimizer steps are under way
     resumed_from: int = -1  # epoch of the checkpoint that this process went on from
-    ahead: "Ahead | None" = None  # ahead=1: the episodes that are being sampled; not saved
+    ahead: "Ahead | None" = None  # ahead=true: the episodes that are being sampled; not saved
     teacher: "Teacher | None" = None  # algo=opd; loaded anew when a run is resumed, not saved
     judge: "Judge | None" = None  # reward.judge=; loaded anew as well, not saved
     pace: Pace = field(default_factory=Pace)  # how fast this rank works, how long episodes are; not saved
@@ -49,6 +52,10 @@ class TrainState:
     masters: dict[str, torch.Tensor] = field(
         default_factory=dict
     )  # float32 copies that train instead (rl/run/full_finetuning.py)
+
+    def piece_tokens(self, cfg: Optim) -> int:
+        """Return the most ids of a micro-batch."""
+        return self.micro_tokens or cfg.micro_tokens
 
     def trainable(self) -> dict[str, torch.Tensor]:
         """Return the model's trainable parameters by name, or the float32 copies that train."""

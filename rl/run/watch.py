@@ -18,7 +18,7 @@ from models.weights import resolve
 from rl import ranks
 from rl.config.fields import Config, Messages, Optim
 from rl.config.refusals import Refusal
-from rl.records import Batch, Episode
+from rl.records import Batch, Episode, StepResult
 from rl.run import health
 from rl.run.files import append, checkpoints, plain, read_lines
 from rl.run.log import warn
@@ -51,11 +51,6 @@ class Watch:
     unmoved: str = "BA"  # factors that have not moved yet: in the first step with a gradient A has none, because B is 0
     zero_steps: int = 0  # steps in a row that should have moved the policy and whose gradient was 0
     nonfinite: int = 0  # steps in a row whose gradient was not finite
-
-    @property
-    def sampled_tokens(self) -> int:
-        """Return the sampled tokens of the finished epochs."""
-        return sum(record.get("sampled_tokens", 0) for record in self.records)
 
     def begin(self, state: "TrainState", tokenizer: Tokenizer, cfg: Config, folder: Path) -> None:
         """Read what earlier epochs left. Check the tokenizer, the adapter, and that the warm-up ends within the run."""
@@ -101,22 +96,22 @@ class Watch:
             sentences["invalid_actions"] = health.invalid_actions(records)
         self.report(cfg, f"epoch {state.epoch + 1}", **sentences)
 
-    def stepped(self, state: "TrainState", batch: Batch, step: dict, cfg: Config) -> None:
-        """Check an optimizer step on the batch; step: its metrics. Raise FloatingPointError if NONFINITE steps in a
+    def stepped(self, state: "TrainState", batch: Batch, step: StepResult, cfg: Config) -> None:
+        """Check an optimizer step on the batch. Raise FloatingPointError if NONFINITE steps in a
         row had no finite gradient."""
         where, sentences = f"epoch {state.epoch + 1}, step {state.step}", {}
         sentences["failed_episodes"] = health.failed_episodes(batch)
         sentences["dropout"] = health.dropout(state.model, cfg.algorithm.source == "demonstrations")
-        self.nonfinite = self.nonfinite + 1 if step["skipped"] and step["within_target_kl"] else 0
+        self.nonfinite = self.nonfinite + 1 if step.skipped and step.within_target_kl else 0
         if self.nonfinite == NONFINITE:
             raise FloatingPointError(f"{where}: no gradient was finite, in {NONFINITE} optimizer steps in a row")
         if health.should_learn(step, batch, cfg.algorithm, cfg, state.epoch):
             # a policy that has collapsed has no gradient either; `entropy` is about that
-            is_zero = step["grad_norm"] == 0 and step.get("entropy", 1) > 1e-3
+            is_zero = step.metrics["grad_norm"] == 0 and step.metrics.get("entropy", 1) > 1e-3
             self.zero_steps = self.zero_steps + 1 if is_zero else 0
             sentences["gradient"] = health.zero_gradients(self.zero_steps)
-            if self.sums and step["grad_norm"]:
-                sentences["factors"] = self._moved(state, step["lr"], cfg)
+            if self.sums and step.metrics["grad_norm"]:
+                sentences["factors"] = self._moved(state, step.metrics["lr"], cfg)
         self.report(cfg, where, **sentences)
 
     def _moved(self, state: "TrainState", lr: float, cfg: Optim) -> str | None:

@@ -277,8 +277,8 @@ def test_overlong_penalty():
 
 def test_returns_to_go():
     rewards, episode = f64(1, 2, 4, 8, 16), torch.tensor([0, 0, 0, 1, 1])
-    close(reinforce.returns_to_go(rewards, episode, 0.5), [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16])
-    close(reinforce.returns_to_go(rewards, episode, 0.0), rewards)
+    close(core.returns_to_go(rewards, episode, 0.5), [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16])
+    close(core.returns_to_go(rewards, episode, 0.0), rewards)
 
 
 def test_moving_average():

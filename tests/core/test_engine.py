@@ -586,9 +586,9 @@ def test_moving_slots_to_the_front_of_the_cache_changes_nothing(model, closed):
             alone = sampled_alone(model, fed[row.slot], state.key, 20, turn=state.turn)
             assert alone == (row.ids, row.logprobs)
             fed[row.slot] += row.ids
-        places = [state.place for state in engine._slots.values()]
+        places = [state.row for state in engine._slots.values()]
         assert len(set(places)) == len(places)
-        assert {engine._slots[slot].place for slot in slots[6:]} != {6, 7}, "they moved"
+        assert {engine._slots[slot].row for slot in slots[6:]} != {6, 7}, "they moved"
 
 
 # ------------------------------------------------------------------------------------------------------ random numbers

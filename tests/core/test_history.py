@@ -195,6 +195,18 @@ def test_a_critic_bootstraps_from_the_history_as_rendered(played):
     torch.testing.assert_close(found, torch.stack(last), atol=1e-5, rtol=1e-5)
 
 
+def test_a_reply_that_max_len_cuts_has_no_state_after_it(played):
+    """The environment did not see it. Without its thoughts the history would fit again, and an empty message after it,
+    which nobody wrote, would get a value."""
+    model, tokenizer, _, tasks, before = played
+    most = max(e.turns[0].start for e in before) + 60
+    words = [*THOUGHTFUL[5:], "algo=ppo", "ppo.bootstrap=true", "textcraft.prompt=short", f"max_len={most}"]
+    cfg = parse([*words, "max_new_tokens=200", "max_thinking_tokens=0"])
+    episodes = rollout(model, tokenizer, tasks, cfg, 3.0, tqdm(disable=True))
+    cut = [e for e in episodes if e.turns[-1].stop_reason == "context"]
+    assert cut and all(e.turns[-1].stop == len(e.ids_T) for e in cut)
+
+
 def test_the_report_tells_thoughts_and_forced_tags_apart(played):
     _, tokenizer, _, _, episodes = played
     advantages = [[float(n) for n in range(sum(e.action_mask_T))] for e in episodes]

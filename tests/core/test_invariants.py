@@ -23,7 +23,7 @@ from rl.batch import forward, make_batch
 from rl.config import fields as config
 from rl.config.refusals import RECIPES
 from rl.config.words import parse
-from rl.records import Episode
+from rl.records import Episode, StepResult
 from rl.rollout import rollout
 from rl.run import health, watch
 from rl.run.log import rollout_stats
@@ -403,14 +403,15 @@ class Epoch:
         self.stats = rollout_stats(self.episodes)
         self.state.watch.collected(self.state, self.episodes, self.stats, self.cfg)
 
-    def stepped(self, grad_norm=1.0, moved="AB", advantage=1.0, **step) -> None:
+    def stepped(self, grad_norm=1.0, moved="AB", advantage=1.0, skipped=False, **metrics) -> None:
         """Add 1 to the factors `moved` and check an optimizer step with these metrics."""
         with torch.no_grad():
             for name, p in watch.factors(self.state).items():
                 p.add_(name[-1] in moved)
         batch = make_batch(self.episodes)
         batch = replace(batch, advantages_N=torch.full_like(batch.old_logprobs_N, advantage))
-        step = {"skipped": False, "within_target_kl": True, "lr": 1e-3, "grad_norm": grad_norm, **step}
+        metrics, none = {"lr": 1e-3, "grad_norm": grad_norm, **metrics}, torch.zeros(0)
+        step = StepResult(metrics, none, none, 0.0, none, skipped=skipped)
         self.state.step += 1
         self.state.watch.stepped(self.state, batch, step, self.cfg)
 

@@ -15,9 +15,9 @@ from rl import grpo, ppo
 from rl.config.refusals import Refusal
 from rl.config.words import parse
 from rl.ppo import Critic
-from rl.records import Episode, Turn
+from rl.records import Episode, StepResult, Turn
 from rl.run.state import TrainState
-from rl.update import make_optimizer, optimizer_step
+from rl.update import make_optimizer, means, optimizer_step
 
 PROMPT = [5, 9, 2]
 LEARNED = 0.85  # reward per turn; a random policy earns half of 1
@@ -221,11 +221,21 @@ def test_step_with_an_infinite_gradient_is_skipped():
     assert all(torch.equal(before[name], p) for name, p in state.trainable().items())
 
 
+def test_a_metric_of_some_steps_is_their_mean():
+    """In whatever order: a loss may have a metric that it cannot give in every step."""
+    none = torch.zeros(0)
+    steps = [StepResult(metrics, none, none, 0.0, none, 10) for metrics in ({"a": 1.0}, {"a": 2.0, "b": 4.0})]
+    skipped = StepResult({"a": float("nan")}, none, none, 0.0, none, 10, skipped=True)
+    for order in (steps, steps[::-1]):
+        counts = {"optimizer_steps": 2, "skipped_steps": 1, "trained_tokens": 30}
+        assert means([skipped, *order]) == {"a": 1.5, "b": 4.0} | counts
+
+
 def test_steps_do_not_share_gradients():
     """A second step on the same batch has the same gradient: the first, at a learning rate near 0, leaves none."""
     state, cfg = make_state("grpo", lr=1e-12, **{"grpo.group_size": 4})
     batch = train.score(state, play(state, cfg, 0), cfg)
-    first, second = (optimizer_step(state, batch, grpo, cfg)["grad_norm"] for _ in range(2))
+    first, second = (optimizer_step(state, batch, grpo, cfg).metrics["grad_norm"] for _ in range(2))
     assert second == pytest.approx(first, rel=1e-4) and first > 0
 
 
@@ -234,6 +244,6 @@ def test_a_gradient_is_scaled_down_to_clip_norm():
     state, cfg = make_state("grpo", optimizer="sgd", lr=1, clip_norm=1e-3, **{"grpo.group_size": 4})
     batch = train.score(state, play(state, cfg, 0), cfg)
     before = {name: p.detach().clone() for name, p in state.trainable().items()}
-    assert optimizer_step(state, batch, grpo, cfg)["grad_norm"] > 0.01
+    assert optimizer_step(state, batch, grpo, cfg).metrics["grad_norm"] > 0.01
     moved = torch.cat([(p.detach() - before[name]).flatten() for name, p in state.trainable().items()])
     assert moved.norm().item() == pytest.approx(1e-3, rel=1e-2)

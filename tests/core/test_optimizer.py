@@ -10,6 +10,7 @@ from test_lora import adapted_model
 from rl.config.words import resolve
 from rl.optimizer import parameters_of
 from rl.ppo import Critic
+from rl.records import StepResult
 from rl.run.state import TrainState
 from rl.update import make_optimizer, optimizer_step
 
@@ -65,8 +66,9 @@ def test_clipping_takes_all_factors_together_and_the_critic_apart(monkeypatch):
     state = TrainState(model, critic, make_optimizer(model, critic, cfg), None, "yes")
     clip = lambda parameters, _: clipped.append(parameters) or torch.tensor(float(len(clipped)))  # noqa: E731
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
-    monkeypatch.setattr("rl.update.accumulate", lambda *_: {"sampler_gap": None, "entropies": []})
-    metrics = optimizer_step(state, SimpleNamespace(episodes=[]), None, cfg)
+    none = torch.zeros(0)
+    monkeypatch.setattr("rl.update.accumulate", lambda *_: StepResult({}, none, none, 0.0, none))
+    metrics = optimizer_step(state, SimpleNamespace(episodes=[]), None, cfg).metrics
     policy, critics = ({id(p) for p in parameters} for parameters in clipped)
     assert policy == {id(p) for p in model.parameters() if p.requires_grad} and metrics["grad_norm"] == 1.0
     assert critics == {id(p) for p in critic.parameters()}

@@ -21,7 +21,7 @@ from rl.config.words import parse
 from rl.data import demonstrations, evaluate_held_out, held_out_loss
 from rl.evaluate import evaluate
 from rl.ppo import Critic
-from rl.rollout import UNSEEN, rollout, rollouts, timed_out
+from rl.rollout import UNSEEN, rollout, rollout_at, timed_out
 from rl.run.health import sampler_hash
 from rl.run.log import rollout_stats
 from rl.tasks import make_env, make_tasks, mixture
@@ -62,6 +62,24 @@ def test_a_group_shares_its_task_and_nothing_else(tiny):
     assert prompts[0] == prompts[3] != prompts[4] == prompts[7]
     assert len({tuple(e.ids_T) for e in episodes[:4]}) > 1
     assert [e.ids_T for e in episodes] == [e.ids_T for e in play(tiny, cfg, count=8, rows=3, group=4)]
+
+
+def test_a_group_with_other_prompts_than_its_own_is_recorded_as_it_was_read(tiny, monkeypatch):
+    """An environment may not draw the same task for equal seeds, as one over HTTP."""
+
+    class Restless(textcraft.Env):
+        resets = 0
+
+        def reset(self, seed, split="train"):
+            Restless.resets += 1
+            return super().reset(Restless.resets, split)
+
+    monkeypatch.setattr(textcraft, "Env", Restless)
+    episodes = play(tiny, parse(["textcraft.max_turns=2"]), count=8, rows=8, group=4)
+    assert len({tuple(e.ids_T[: e.turns[0].start]) for e in episodes}) > 4
+    batch = make_batch(episodes)
+    with torch.no_grad():
+        assert torch.equal(forward(batch, tiny[0], 1.0).logprobs_N, batch.old_logprobs_N)
 
 
 def test_recomputed_logprobs_equal_the_sampled_ones(tiny):
@@ -289,6 +307,23 @@ def test_episode_of_a_failed_environment_is_left_out(tiny, breaks, slow, monkeyp
         rollout(*tiny, tasks, cfg, 1.0, SILENT)
 
 
+def test_an_environment_without_shaped_rewards_loses_the_episode_that_max_len_cuts(tiny, monkeypatch, capfd):
+    """Not the run: what timed_out needs is the environment's to give."""
+
+    class Plain(textcraft.Env):
+        def step(self, action_text):
+            step = super().step(action_text)
+            return replace(step, info={name: x for name, x in step.info.items() if name in ("outcome", "success")})
+
+    monkeypatch.setattr(textcraft, "Env", Plain)
+    bar = tqdm(disable=True)
+    cfg = parse(["max_len=330", "rollout_batch_size=16", "textcraft.max_turns=9"])
+    episodes = rollout(*tiny, make_tasks(cfg, 0, 16, 1, "train", 0), cfg, 1.0, bar)
+    failed = [e for e in episodes if e.infrastructure_failed]
+    assert 0 < len(failed) < 16 and all(e.turns[-1].stop_reason == "context" for e in failed)
+    assert "textcraft raised KeyError: 'shaped'" in "".join(capfd.readouterr())
+
+
 def shorten(episode) -> list[int]:
     """Remove the ids after the episode's last turn, and return them."""
     stop = episode.turns[-1].stop
@@ -393,11 +428,11 @@ def test_evaluation_plays_held_out_tasks_with_the_adapter(monkeypatch):
     model, calls = load_model("tiny"), []
     lora.inject(model, r=2)
 
-    def recorded(model, tokenizer, tasks, cfg, temperatures, progress, pace):
+    def recorded(temperatures, model, tokenizer, tasks, *rest, **options):
         calls.append((sampler_hash(model), {task.split for task in tasks}, temperatures))
-        return rollouts(model, tokenizer, tasks, cfg, temperatures, progress, pace)
+        return rollout_at(temperatures, model, tokenizer, tasks, *rest, **options)
 
-    monkeypatch.setattr(evaluation, "rollouts", recorded)
+    monkeypatch.setattr(evaluation, "rollout_at", recorded)
     cfg = parse(["textcraft.max_turns=2"])
     results = list(evaluate(model, load_tokenizer("tiny"), cfg, (1.0, 0.0), "val", 3))
     assert calls == [(sampler_hash(model), {"val"}, (1.0, 0.0))]

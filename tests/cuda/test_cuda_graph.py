@@ -182,7 +182,7 @@ def test_an_abandoned_run_continues_under_other_settings():
         engine.feed(slot, [1 + slot])
     run = engine.run(30, 1.0, frozenset())
     engine._ahead.steps.enqueue, calls = _counted(engine._ahead.steps.enqueue)
-    engine._begin_turns(), engine._check_version(slots)
+    engine._begin_turns(), engine._stamp_version(slots)
     for _ in range(2):
         engine._ahead.advance(slots, engine._version, 30, 1.0, frozenset())
     run.close()

@@ -45,8 +45,8 @@ def gradients(monkeypatch, fits: int, error: Exception | None = None, **keys):
     monkeypatch.setattr(
         state.optimizer, "step", lambda: found.update({n: p.grad for n, p in state.trainable().items()})
     )
-    stats = update.optimizer_step(state, batch, algorithm_module("grpo"), cfg)
-    del stats["entropies"], stats["expert_loads"]
+    step = update.optimizer_step(state, batch, algorithm_module("grpo"), cfg)
+    stats = {**step.metrics, "gap": step.sampler_gap, "tokens": step.trained_tokens, "skipped": step.skipped}
     monkeypatch.undo()
     return found, stats, sizes, state
 
@@ -135,7 +135,7 @@ PHASES = [
     ("collect", "rl.rollout.Engine", "rollout_batch_size below 128 takes less"),
     ("score", "rl.batch.add_values", "micro_tokens below 8192 takes less"),
     ("learn", "torch.optim.AdamW.step", "checkpoint=block keeps less of each layer for the backward; micro_tokens"),
-    ("evaluate", "rl.evaluate.rollouts", "rollout_batch_size below 128 takes less"),
+    ("evaluate", "rl.evaluate.rollout_at", "rollout_batch_size below 128 takes less"),
     ("save", "rl.run.checkpoint.save_file", "quant=nf4"),
 ]
 

@@ -9,10 +9,11 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -392,6 +393,20 @@ def test_between_two_phases_a_rank_is_in_the_one_before(monkeypatch):
     beats_until("learn")
     beating.stop()
     assert set(store.phases[:-1]) == {"learn"} and store.phases[-1] == heartbeat.ENDED
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_a_rank_that_waits_for_a_server_is_not_hung(outside, monkeypatch):
+    given_up = threading.Event()
+    monkeypatch.setattr(heartbeat, "TURN", 0.02)
+    monkeypatch.setattr(heartbeat, "LIMIT", 5)
+    monkeypatch.setattr(ranks, "here", ranks.Here(rank=0, world=1, store=NotedStore()))
+    monkeypatch.setattr(heartbeat.Heartbeat, "_give_up", lambda *_: given_up.set())
+    beating = heartbeat.Heartbeat()
+    with ranks.waiting_outside() if outside else nullcontext():
+        assert given_up.wait(1.0) != outside
+    assert not ranks.here.waits_outside
+    beating.stop()
 
 
 def test_an_error_carries_the_innermost_phase():

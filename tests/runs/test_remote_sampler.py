@@ -250,7 +250,7 @@ def test_an_epoch_is_sampled_while_the_one_before_is_learned(local, server, tmp_
 
     with_fault(server, waits)
     monkeypatch.setattr(train, "update", noted)
-    run(tmp_path / "run", server.words, "ahead=1", "epochs=3", "eval_every=1")
+    run(tmp_path / "run", server.words, "ahead=true", "epochs=3", "eval_every=1")
     assert not late, "nothing is sampled beside the update"
     episodes = [json.loads(line) for line in (tmp_path / "run/episodes.jsonl").read_text().splitlines()]
     assert [e["adapter_hash"] for e in episodes[::8]] == [learned[0], learned[0], learned[1]]
@@ -264,8 +264,8 @@ def test_an_epoch_is_sampled_while_the_one_before_is_learned(local, server, tmp_
 
 @pytest.mark.full
 def test_two_ranks_sample_ahead_as_one(server, trials_folder, tmp_path):
-    run(tmp_path / "alone", server.words, "ahead=1", "eval_every=1")
-    played(tmp_path, 2, {"two": [f"{WORDS} {server.words} ahead=1 eval_every=1 out=OUT"]}, trials_folder)
+    run(tmp_path / "alone", server.words, "ahead=true", "eval_every=1")
+    played(tmp_path, 2, {"two": [f"{WORDS} {server.words} ahead=true eval_every=1 out=OUT"]}, trials_folder)
     for name in ("episodes.jsonl", "epoch_2/adapter_model.safetensors"):
         assert (tmp_path / "two" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes(), name
     assert [r["staleness"] for r in metrics(tmp_path / "two")] == [0, 2]
@@ -286,7 +286,7 @@ def test_sampling_ahead_ends_with_the_run(server, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "update", failing)
     with_fault(server, slow)
     with pytest.raises(ValueError, match="the test's update fails"):
-        run(tmp_path / "run", server.words, "ahead=1", "eval_episodes=0", "max_turns=8")
+        run(tmp_path / "run", server.words, "ahead=true", "eval_episodes=0", "max_turns=8")
     began = time.monotonic()
     wait(sampling, timeout=30)
     assert isinstance(sampling[0].exception(), ValueError) and time.monotonic() - began < 3

@@ -11,6 +11,7 @@ from rl.config.arguments import ArgumentError
 from rl.config.checks import check_schedule
 from rl.config.words import parse
 from rl.report import progress
+from rl.run.files import new_folder
 from rl.run.resume import schedule_change
 
 WORDS = ["algo=sft", "episodes=4", "batch_size=2", "eval_episodes=0", "ranks=1", "lr=1e-3", "save_every=1"]
@@ -78,6 +79,27 @@ def test_a_budget_of_tokens_ends_the_run_and_the_decay(tmp_path):
     assert again and f"this run has finished; resume={out} max_sampled_tokens={2 * sum(tokens)} goes on" in said
     longer, saved = parse([*words, "max_sampled_tokens=400"]), json.loads((out / "config.json").read_text())
     assert "by max_sampled_tokens=400, not 300" in schedule_change(SimpleNamespace(step=len(tokens)), longer, saved)
+
+
+@pytest.mark.parametrize("lost", ["metrics.jsonl", "the counter"])
+def test_a_resumed_run_knows_its_tokens(lost, run):
+    """From its checkpoint; of an earlier version's, which lacks them, from metrics.jsonl."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    tokens = sum(line.get("sampled_tokens", 0) for line in lines)
+    path = run / "checkpoint-2" / "state.json"
+    saved = json.loads(path.read_text())
+    assert saved.pop("sampled_tokens") == tokens > 0
+    if lost == "metrics.jsonl":
+        (run / "metrics.jsonl").unlink()
+    else:
+        with new_folder(run / "older") as older:
+            for file in path.parent.iterdir():
+                shutil.copy(file, older)
+            (older / "manifest.json").unlink()
+            (older / "state.json").write_text(json.dumps(saved))
+        shutil.rmtree(path.parent)
+        (run / "older").rename(path.parent)
+    assert f"max_sampled_tokens={2 * tokens} goes on" in resumed(run, f"max_sampled_tokens={tokens}")
 
 
 @pytest.mark.parametrize("span", ["4", "4-", "4-4", "5-4", "a-b", "-1-4", "0-99999999999"])
