@@ -272,7 +272,7 @@ def sample(hidden_BD, weight_VD, temperature: float, uniforms_B: torch.Tensor | 
     temperature 0 the most likely token."""
     if (sampled := hooks(hidden_BD).sample(hidden_BD, weight_VD, temperature, uniforms_B)) is not None:
         return sampled
-    logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)[: len(hidden_BD)]
+    logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)
     if temperature == 0:
         ids_B = logits.argmax(-1)
     else:

@@ -38,8 +38,9 @@ def token_logprobs(hidden_ND, weight_VD, targets_N, temperature: float = 1.0, en
 
 @fast_matmul()
 def head_logits(hidden_ND: torch.Tensor, weight_VD: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Return logits / temperature, [N padded to ROW_MULTIPLE, V], in float32 at least."""
-    return torch.cat([logits for _, logits in slabs(hidden_ND, weight_VD, temperature)], -1)
+    """Return logits / temperature, [N, V], in float32 at least."""
+    rows = len(hidden_ND)
+    return torch.cat([logits[:rows] for _, logits in slabs(hidden_ND, weight_VD, temperature)], -1)
 
 
 def log_normalizer(logits_NV: torch.Tensor) -> torch.Tensor:
@@ -69,7 +70,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(ctx, hidden_ND, weight_VD, targets_N, temperature, entropy_grad):
         parts = []
         for hidden, targets in zip(hidden_ND.split(ROWS), targets_N.split(ROWS), strict=True):
-            logits_NV = head_logits(hidden, weight_VD, temperature)[: len(hidden)]
+            logits_NV = head_logits(hidden, weight_VD, temperature)
             log = log_normalizer(logits_NV)
             _, probs_NV, peak, log_total = normalize(logits_NV)
             entropy = (probs_NV * (log_total - (logits_NV - peak))).sum(-1)  # log - logits would cancel if large

@@ -27,7 +27,7 @@ def truncated(device: str, top_k: int = 0, top_p: float = 1.0) -> Iterator[None]
     def sample(hidden_BD, weight_VD, temperature: float, uniforms_B):
         if temperature == 0:
             return before(hidden_BD, weight_VD, temperature, uniforms_B)
-        logits_BV = head_logits(hidden_BD, weight_VD, temperature)[: len(hidden_BD)]
+        logits_BV = head_logits(hidden_BD, weight_VD, temperature)
         return choose(truncate(logits_BV, top_k, top_p), uniforms_B)
 
     if top_k or top_p < 1:

@@ -214,7 +214,7 @@ def likeliest(
         hidden, _, targets = _hidden_of_prefixes(piece, model)
         parts = zip(*(x.split(ROWS) for x in (hidden[0], targets[0], piece.place_N)), strict=True)
         for rows_ND, targets_N, place_N in parts:
-            logits_NV = head_logits(rows_ND, model.lm_head.weight, temperature)[: len(rows_ND)]
+            logits_NV = head_logits(rows_ND, model.lm_head.weight, temperature)
             normalizer = log_normalizer(logits_NV)
             top_logits, top_ids = logits_NV[:, :words].topk(count)
             logprobs_N[place_N] = (logits_NV.gather(1, targets_N[:, None]) - normalizer)[:, 0].float().cpu()

@@ -186,7 +186,7 @@ def _(right):
 @mutant("only the five likeliest tokens are sampled", "sampler", engine, "sample", "sampler_gap")
 def _(right):
     def wrong(hidden_BD, weight_VD, temperature, uniforms_B):
-        logits_BV = logprob.head_logits(hidden_BD, weight_VD, temperature or 1.0)[: len(hidden_BD)]
+        logits_BV = logprob.head_logits(hidden_BD, weight_VD, temperature or 1.0)
         top = logits_BV.topk(5).indices
         logprobs = logits_BV.gather(1, top).log_softmax(-1)
         at = (logprobs.exp().cumsum(-1) < uniforms_B[:, None]).sum(-1, keepdim=True).clamp(max=4)

@@ -73,7 +73,7 @@ class StreamedModel:
         hidden_TD = self.meta(ids_BT)[0] if wanted is None else self.meta(ids_BT, wanted=wanted)
         head_VD = self.tensor(self.head)
         slabs = (head_VD[start : start + SLAB].float() for start in range(0, len(head_VD), SLAB))
-        logits = [head_logits(hidden_TD, slab, 1.0)[: len(hidden_TD)] for slab in slabs]
+        logits = [head_logits(hidden_TD, slab, 1.0) for slab in slabs]
         return torch.cat(logits, -1).log_softmax(-1)
 
     def filled(self, path: str) -> nn.Module:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from models.cpu import packed
 from models.cpu.onednn import multiplies_float32, onednn_matmul
+from models.cpu.packed import TRIED_ROWS
 from models.linear import LinearLayer
 from models.quant import BLOCK, LEVELS, scales
 from models.stacked import JOINED, Stacked, columns, joined_adapters, joined_bias
@@ -70,6 +71,21 @@ def level_pairs() -> torch.Tensor:
     return torch.stack((levels.repeat_interleave(16), levels.repeat(16)), -1).view(torch.int64).view(-1)
 
 
+@cache
+@torch.no_grad()
+def copy_multiplies_alike(outputs: int, inputs: int, _threads: int) -> bool:
+    """Return whether oneDNN's copy of a weight [outputs, inputs] gives up to TRIED_ROWS rows the bits of its plain
+    product. It tries the present number of threads; _threads keeps an answer for each number."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(TRIED_ROWS + outputs, inputs, generator=generator).split((TRIED_ROWS, outputs))
+    copy = packed.pack_weight(weight, "onednn")
+    with onednn_matmul():
+        return all(
+            torch.equal(packed.multiply(x[:rows], copy), F.linear(x[:rows], weight))
+            for rows in range(1, TRIED_ROWS + 1)
+        )
+
+
 class StackedOnCPU(Stacked):
     """Stacked layers multiplied by the library that training takes.
 
@@ -94,6 +110,10 @@ class StackedOnCPU(Stacked):
         else:
             self.packed, self.weight, self.bias = shared, None, joined_bias(self.own, self.biases)
             self.joint_A, self.joint_Bs = joined_adapters(parts)
+        self.packed_A = None  # oneDNN's copy, by which few rows take half the time of a plain product
+        apart = self.joint_A is not None and packed.library == "onednn" and multiplies_float32()
+        if apart and copy_multiplies_alike(*self.joint_A.shape, torch.get_num_threads()):
+            self.packed_A = packed.pack_weight(self.joint_A)
 
     def __call__(self, x_ND: torch.Tensor, rows: int) -> tuple[torch.Tensor, ...]:
         return torch.split_with_sizes(self.joint(x_ND, rows), self.widths, -1)
@@ -103,6 +123,8 @@ class StackedOnCPU(Stacked):
         y = self._product(x_ND, rows)
         if self.joint_A is None:
             return self.add_adapters(*self._split(y))
+        if self.packed_A is not None:
+            return self.add_adapters(y, packed.multiply(x_ND, self.packed_A))
         with onednn_matmul():
             low = F.linear(x_ND, self.joint_A)
         return self.add_adapters(y, low)

@@ -60,7 +60,7 @@ def awake(model: CausalLM, seed: int = 0, name: str = "default") -> CausalLM:
 def logits(model: CausalLM) -> torch.Tensor:
     with torch.no_grad():
         hidden_ND = model(IDS_BT).flatten(0, 1)
-        return head_logits(hidden_ND, model.lm_head.weight, 1.0)[: len(hidden_ND)]
+        return head_logits(hidden_ND, model.lm_head.weight, 1.0)
 
 
 def close(a: torch.Tensor, b: torch.Tensor, atol: float, rtol: float = 0.0) -> None:

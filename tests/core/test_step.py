@@ -9,8 +9,9 @@ from make_fixtures import MULTIPLIERS, YARN
 import lora
 from models import load_model
 from models.cache import KVCache
-from models.cpu import packed
+from models.cpu import packed, products
 from models.cpu import step as decode
+from models.cpu.onednn import multiplies_float32
 from models.engine import Engine
 from models.hooks import hooks
 from models.linear import ROW_MULTIPLE
@@ -226,6 +227,30 @@ def test_few_rows_are_padded_to_four_where_that_is_exact(monkeypatch):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("alike", [True, False])
+def test_adapters_apart_are_multiplied_by_a_copy_where_it_gives_the_same_bits(alike, monkeypatch):
+    packed.use("onednn")
+    if not multiplies_float32():
+        pytest.skip("oneDNN multiplies no float32 here")
+    monkeypatch.setattr(products, "copy_multiplies_alike", lambda *_: alike)
+    model = load_model("tiny")
+    lora.inject(model, 16)
+    with random_factors(model):
+        for rows in (1, 5, 40):
+            *inputs, expected = decoded(model, rows, rows)
+            step = decode.CPUStep(model, "none")
+            assert all((layer.qkv.packed_A is not None) == alike for layer in step.layers)
+            assert torch.equal(step(*inputs), expected)
+
+
+def test_a_copy_that_multiplies_otherwise_is_found(monkeypatch):
+    packed.use("onednn")
+    multiply = packed.multiply
+    monkeypatch.setattr(packed, "multiply", lambda x, *rest: multiply(x, *rest) * (1 + 1e-6 * (len(x) == 7)))
+    assert not products.copy_multiplies_alike.__wrapped__(48, 192, 1)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 7, 19])
 def test_a_step_and_the_head_multiply_no_padding_by_copies(rows, monkeypatch):
     """With one row this saves a third of the time or more where weights come from memory, and it changes no bit."""
@@ -242,7 +267,7 @@ def test_a_step_and_the_head_multiply_no_padding_by_copies(rows, monkeypatch):
         monkeypatch.setattr(packed, "multiply", lambda x, w, *b: taken.append((len(x), w.shape)) or multiply(x, w, *b))
         hidden_BD = step(*inputs)
         assert torch.equal(hidden_BD, expected)
-        assert torch.equal(head_logits(hidden_BD, model.lm_head.weight, 1.0)[:rows], padded[:rows])
+        assert torch.equal(head_logits(hidden_BD, model.lm_head.weight, 1.0), padded[:rows])
     assert len(taken) == 4 * model.config.num_hidden_layers + 1
     multiples = [step.row_multiple] * (len(taken) - 1) + [ROW_MULTIPLE]  # the head's is the last
     for (count, shape), multiple in zip(taken, multiples, strict=True):
