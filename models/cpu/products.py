@@ -111,9 +111,10 @@ class StackedOnCPU(Stacked):
             self.packed, self.weight, self.bias = shared, None, joined_bias(self.own, self.biases)
             self.joint_A, self.joint_Bs = joined_adapters(parts)
         self.packed_A = None  # oneDNN's copy, by which few rows take half the time of a plain product
-        apart = self.joint_A is not None and packed.library == "onednn" and multiplies_float32()
-        if apart and copy_multiplies_alike(*self.joint_A.shape, torch.get_num_threads()):
-            self.packed_A = packed.pack_weight(self.joint_A)
+        by_onednn = packed.library == "onednn" and multiplies_float32()
+        if by_onednn and self.joint_A is not None:
+            alike = copy_multiplies_alike(*self.joint_A.shape, torch.get_num_threads())
+            self.packed_A = packed.pack_weight(self.joint_A) if alike else None
 
     def __call__(self, x_ND: torch.Tensor, rows: int) -> tuple[torch.Tensor, ...]:
         return torch.split_with_sizes(self.joint(x_ND, rows), self.widths, -1)
