@@ -76,6 +76,7 @@ class Keys:
 
 # keys of train.py and their names here
 TRAINING = {"eval_episodes": "n", "episodes": "n", "eval_split": "split", "sampler": "server"}
+TRAINING |= {"resume": "adapter", "resume_from": "adapter", "data": "env=qa qa.data"}
 
 
 def words_and_lines_as_trained(words: list[str]) -> tuple[list[str], list[str]]:
@@ -102,17 +103,22 @@ def words_and_lines_as_trained(words: list[str]) -> tuple[list[str], list[str]]:
     return with_base(adapter_settings.with_settings(named, sources), names), lines
 
 
+def check_names(words: list[str]) -> None:
+    """Raise ArgumentError for a key of train.py that has another name here, and that would be read as a setting."""
+    for word in words:
+        if (key := arguments.key_of(word)) in TRAINING:
+            raise ArgumentError(f"{word} is a key of train.py; here it is {TRAINING[key]}=")
+
+
 def check(keys: Keys, words: list[str], temperature: float) -> None:
     """Raise ArgumentError for keys that cannot be used. temperature: of sampled play."""
     given = {arguments.key_of(word): word for word in words}
-    if "plan" in given:
-        raise ArgumentError("plan= is a key of train.py")
+    if wrong := [key for key in ("plan", "rollouts") if key in given]:
+        raise ArgumentError(f"{wrong[0]}= is a key of train.py")
     if "seed" in given:
         raise ArgumentError(
             "seed= does nothing here: tasks and draws are the same each time; samples=N plays a task N times"
         )
-    if wrong := [key for key in given if key in TRAINING]:
-        raise ArgumentError(f"{given[wrong[0]]} is a key of train.py; here it is {TRAINING[wrong[0]]}=")
     if keys.server and not is_address(keys.server):
         raise ArgumentError(f"server={keys.server} is not a URL up to /v1, such as http://localhost:8000/v1")
     if keys.server and "model" not in given:
@@ -142,6 +148,8 @@ def check(keys: Keys, words: list[str], temperature: float) -> None:
         raise ArgumentError("show= and save_episodes= need the tokens of episodes, which a server= does not send")
     if keys.save_episodes and (Path(keys.save_episodes).exists() or not Path(keys.save_episodes).parent.is_dir()):
         raise ArgumentError(f"save_episodes={keys.save_episodes} must be a new file in an existing folder")
+    if keys.json and Path(keys.json).is_file() and not judge.wrote(Path(keys.json)):
+        raise ArgumentError(f"json={keys.json} is there, and eval.py did not write it; give another file")
     if keys.json and (Path(keys.json).is_dir() or not Path(keys.json).absolute().parent.is_dir()):
         raise ArgumentError(f"json={keys.json} is not a file in an existing folder")
     if keys.json and not os.access(folder := Path(keys.json).absolute().parent, os.W_OK):
@@ -266,6 +274,7 @@ def merged(cfg: Config, keys: Keys, dtype: str) -> tuple[Config, Keys]:
 if __name__ == "__main__":
     with signals.handled():
         with exits.exits_cleanly("eval.py"):
+            check_names(sys.argv[1:])
             words, lines = words_and_lines_as_trained(sys.argv[1:])
             cfg, keys = parse(words, "eval.py", Keys)
             check(keys, words, cfg.temperature)

@@ -71,7 +71,8 @@ def check(cfg: Config) -> None:
             f"curriculum={cfg.curriculum} goes by success in training, and algo={cfg.algo} plays experts"
         )
     if not value_of:
-        raise ArgumentError(f"curriculum={cfg.curriculum}: env={cfg.env} has no option {option!r}; difficulty is one")
+        known = "; difficulty is one" * (option != "difficulty")
+        raise ArgumentError(f"curriculum={cfg.curriculum}: env={cfg.env} has no option {option!r}{known}")
     if all(len(lessons(option, value)) < 2 for value in value_of.values()):
         word = " ".join(f"{name}.{option}={value}" for name, value in value_of.items())
         more = "give two turns or more" if option == "max_turns" else "list two values or more, easiest first"

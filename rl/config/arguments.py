@@ -20,6 +20,7 @@ Positive = Annotated[T, "be positive"]
 NotNegative = Annotated[T, "not be negative"]
 LARGEST = {int: sys.float_info.max, float: 1e15}  # sums and squares of such floats are finite in float32
 MOST_CHARACTERS = 4096  # of a text
+ALIASES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "half": "float16", "4bit": "nf4", "8bit": "int8"}
 
 
 class ArgumentError(Refusal):
@@ -86,6 +87,7 @@ def _choice(key: str, value: Any, choices: tuple[str, ...]) -> str:
         near = hint(str(value).lower(), choices)  # the db_bench guide writes AdamW
         if key == "algo" and (RECIPES / f"{value}.toml").is_file():
             near = f"; did you mean recipe={value}?"
+        near = f"; did you mean {ALIASES[value]}?" if ALIASES.get(value) in choices else near
         raise ArgumentError(f"{key}={value} is not one of {', '.join(choices)}{near}")
     return value
 

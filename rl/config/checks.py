@@ -11,6 +11,7 @@ import torch
 import envs
 import lora
 from envs.http.exchange import is_address
+from envs.prompt_file import ENDINGS
 from envs.qa import NEEDED
 from lora.peft_files import MOST_RANK, is_adapter
 from rl import curriculum, plan
@@ -18,7 +19,7 @@ from rl.config import model_checks, reward_checks
 from rl.config.arguments import ArgumentError, build, word
 from rl.config.fields import LEAST_TEMPERATURE, Config, Lora, Machine, Optim
 from rl.config.refusals import hint
-from rl.tasks import mixture, system_prompt_text
+from rl.tasks import mixture, system_prompt_file, system_prompt_text
 
 T = TypeVar("T")
 LINEARS = {  # the words of lora.targets=, as an adapter's file says them: of most families, of Phi-3's joined layers
@@ -45,6 +46,9 @@ def check(cfg: Config) -> None:
             raise ArgumentError(f"{key}={getattr(cfg, key)} must be at most {most}")
     if cfg.system_prompt:
         system_prompt_text(cfg.system_prompt)
+        if not system_prompt_file(cfg.system_prompt) and Path(cfg.system_prompt).exists():
+            ends = " or ".join(ENDINGS)
+            raise ArgumentError(f"system_prompt={cfg.system_prompt} is a path; a prompt's file must end in {ends}")
     if "qa" in mixture(cfg.env) and not cfg.environments["qa"].data:
         raise ArgumentError(NEEDED)
     if cfg.quick and cfg.model != "tiny":

@@ -21,6 +21,8 @@ MOST_BYTES, MOST_DEPTH = 2**14, 8  # of a file, in which tomllib's time grows wi
 NO_RECIPES = (".yaml", ".yml", ".json", ".py")  # suffixes of other stacks' settings
 SHARED = ("max_turns", "sandbox")  # keys whose default leaves every environment its own
 
+OF_A_RUN = {"recipe", "resume", "resume_from", "out", "plan"}  # keys that no recipe has
+
 Layer = tuple[str, dict[str, Any]]  # source, keys
 
 
@@ -57,17 +59,19 @@ def read(name: str, path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MOST_BYTES or not path.is_file():
             raise Refusal(f"not a file of at most {MOST_BYTES:,} bytes")
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         if path.is_file():
             raise ArgumentError(f"recipe={name}: {path} is not TOML ({error})") from None
         wanted = "recipes are TOML files, NAME.toml" if name.endswith(NO_RECIPES) else f"no file {path}"
-        raise ArgumentError(f"recipe={name}: {wanted}{hint(name, recipe_names())}") from None
+        raise ArgumentError(f"recipe={name}: {wanted}{hint(name.lower(), recipe_names())}") from None
     level = [table]
     for _ in range(MOST_DEPTH):
         level = [value for one in level for value in one.values() if isinstance(value, dict)]
     if level:
         raise ArgumentError(f"recipe={name}: tables more than {MOST_DEPTH} deep")
+    for key in OF_A_RUN & table.keys():
+        raise ArgumentError(f"recipe={name}: {key}= is of one run; give it on the command line")
     for part in ("tiny", "guide"):
         if not isinstance(table.get(part, {}), dict):
             raise ArgumentError(f"recipe={name}: {part} must be a table, [{part}], not {table[part]!r}")
@@ -91,6 +95,8 @@ def share_options(layers: list[Layer], env: str) -> list[Layer]:
             continue
         layers = [(source, {name: keys[name] for name in keys if name != key}) for source, keys in layers]
         having = [name for name in mixture(env) if key in keys_of(envs.config_class(name))]
+        if not having and layers[setting[-1]][0] == "command line":
+            raise ArgumentError(f"{key}= has no effect with env={env}, which has no such option")
         source, keys = layers[setting[-1]]
         layers[setting[-1]] = (source, {f"{name}.{key}": value for name in having} | keys)
     return layers

@@ -139,11 +139,15 @@ def merged(layers: list[Layer]) -> dict[str, Any]:
 
 def check_words(given: dict[str, str]) -> None:
     """Raise ArgumentError for words that have no effect beside resume= or resume_from=."""
-    for key in ("resume", "resume_from", "data"):
+    for key in ("model", "resume", "resume_from", "data"):
         if given.get(key) == "":
             raise ArgumentError(f"{key}= is given without a name")
-    if given.get("resume") and "recipe" in given:
-        raise ArgumentError("recipe= has no effect beside resume=, which goes on with the run's own settings")
+    for key in ("recipe", "quick", "guide") if given.get("resume") else ():
+        if key in given:
+            raise ArgumentError(f"{key}= has no effect beside resume=, which goes on with the run's own settings")
+    if given.get("resume") and Path(given.get("out", given["resume"])) != Path(given["resume"]):
+        anew = f"copy that folder and resume the copy, or begin anew from its adapter: resume_from={given['resume']}"
+        raise ArgumentError(f"out= has no effect beside resume=, which goes on in {given['resume']}; {anew}")
     if given.get("resume") and "resume_from" in given:
         raise ArgumentError("resume_from= has no effect beside resume=, which goes on with the run's own adapters")
     if given.get("resume") and given.get("algo") in ALGORITHMS:
@@ -162,7 +166,8 @@ def saved_settings(run: str) -> dict[str, Any]:
     """Return the keys of the config.json that a run was started with, and its folder as `out`."""
     path = Path(run) / "config.json"
     if not path.is_file():
-        raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder{_meant(Path(run))}")
+        file = f"; give its folder, {Path(run).parent}" if Path(run).is_file() else ""
+        raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder{file or _meant(Path(run))}")
     try:
         keys = read_settings(path)
     except ValueError as error:

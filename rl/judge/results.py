@@ -190,6 +190,14 @@ def saved_results(path: str, played: dict[str, Any], split: str, tasks: list[Tas
     return {f"{name} of {path}": several for name, several in results.items()}
 
 
+def wrote(path: Path) -> bool:
+    """Return whether a file is empty, or json= of an earlier evaluation wrote it: a new one may replace it."""
+    try:
+        return not path.stat().st_size or {"config", "played", "results"} <= dict(read_json(path)).keys()
+    except (OSError, ValueError, TypeError):
+        return False
+
+
 def _row(env: str, part: dict) -> list[str]:
     rates = [f"{part[key]:.1%}" for key in ("accuracy", "nonzero")]
     scores = [f"{part[f'score_{key}']:.3f}" for key in ("mean", "std", "median")]

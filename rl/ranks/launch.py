@@ -49,6 +49,8 @@ def run(main: Callable[[Config], object], cfg: Config, groups: int, computed: bo
     survive it.
     """
     joins = "WORLD_SIZE" in os.environ and "RANK" in os.environ
+    if joins and not {"MASTER_ADDR", STARTED} & os.environ.keys():
+        raise ArgumentError("RANK and WORLD_SIZE are set and MASTER_ADDR is not: start with torchrun, or unset RANK")
     count = int(os.environ["WORLD_SIZE"]) if joins else number(cfg, groups)
     if count > max(groups, 1):
         raise ArgumentError(f"{count} ranks: there is work for {groups}, a group of episodes stays whole")

@@ -47,6 +47,11 @@ def started(
         except KeyboardInterrupt:  # Interrupted is one: other errors may have left the state half changed
             resume.save_unsaved(state, folder)
             raise
+        except BaseException:
+            run.keep_settings_that_worked(state)
+            raise
+        else:
+            run.keep_settings_that_worked(state)
         finally:
             if state.ahead:
                 state.ahead.stop()

@@ -28,6 +28,9 @@ def ends_in_one_line(program: str) -> Iterator[None]:
     a program, such as int("x") in an environment or a wrong number of values in a loss, keeps its traceback.
     """
     signals.restore()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # not of a notebook, nor of a test
+            stream.reconfigure(errors="backslashreplace")  # where the terminal's encoding lacks a character
     try:
         yield
     except arguments.ArgumentError as error:

@@ -265,6 +265,11 @@ def test_help_of_eval_lists_exactly_the_keys_it_reads(capsys):
         (["--eval_episodes=3"], "--eval_episodes=3 is a key of train.py; here it is n="),
         (["temperature=0", "samples=4"], "samples= and k= count sampled play, and temperature=0 plays greedily"),
         (["adapter=base,,base"], "adapter=base,,base: a name is empty"),
+        (["resume_from=runs/x"], "resume_from=runs/x is a key of train.py; here it is adapter="),
+        (["resume=runs/x"], "resume=runs/x is a key of train.py; here it is adapter="),
+        (["data=x.jsonl"], "data=x.jsonl is a key of train.py; here it is env=qa qa.data="),
+        (["rollouts=x.jsonl"], "rollouts= is a key of train.py"),
+        (["json=README.md"], "json=README.md is there, and eval.py did not write it; give another file"),
         (["json=/proc/x.json"], "json=/proc/x.json: /proc is not writable"),
     ],
 )
@@ -277,7 +282,7 @@ def test_eval_refuses_what_cannot_be_used_before_it_loads(words, line, monkeypat
 def test_full_disk_leaves_an_earlier_evaluation(tmp_path, monkeypatch):
     """The new file takes the old one's place once it is whole."""
     path = tmp_path / "x.json"
-    path.write_text("earlier")
+    path.write_text(earlier := json.dumps({"config": {}, "played": {}, "results": {}}))
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -285,4 +290,12 @@ def test_full_disk_leaves_an_earlier_evaluation(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", full)
     status, _, err = run_program("eval.py", "n=1", f"json={path}")
     assert status == 1 and err == f"eval.py: {path} cannot be written: No space left on device\n"
-    assert path.read_text() == "earlier"
+    assert path.read_text() == earlier
+
+
+def test_a_character_that_the_terminal_lacks_is_escaped(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    with exits.exits_cleanly("x.py"):
+        print("漢", flush=True)
+    assert raw.getvalue() == b"\\u6f22\n"

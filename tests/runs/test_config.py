@@ -20,6 +20,7 @@ from rl.config import arguments, fields
 from rl.config.arguments import flatten
 from rl.config.refusals import GUIDES, recipe_names
 from rl.config.words import GROUPS, SELDOM, describe_sources, group_class, parse
+from rl.ranks import launch
 from rl.tasks import make_env, make_tasks
 
 CASES = cases("config")
@@ -290,6 +291,24 @@ def test_start_line_names_each_source_of_a_setting(recipe, tmp_path):
     assert found["command line"] == {"ppo.clip": "0.1", "seed": "3"}, "and no key of a group that is not used"
     assert found["unread"] == {"sat.n": "9"}
     assert "recipe embedded" not in sources(name, f"model={tmp_path}")
+
+
+@pytest.mark.parametrize("key", ["resume", "resume_from", "out", "recipe", "plan"])
+def test_a_recipe_has_no_key_of_one_run(key, recipe, capsys):
+    name = recipe(f"{key} = 'x'")
+    assert f"{key}= is of one run; give it on the command line" in refused(capsys, name)
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(recipe):
+    assert parse([recipe(chr(0xFEFF) + "lr = 0.5")]).lr == 0.5
+
+
+def test_variables_of_a_cluster_without_an_address_are_named(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(arguments.ArgumentError, match="MASTER_ADDR is not: start with torchrun, or unset RANK"):
+        launch.run(lambda cfg: None, parse([]), 4)
 
 
 @pytest.mark.parametrize("name", envs.NAMES)

@@ -20,7 +20,7 @@ from rl.tasks import Task
 CASES = cases("judge")
 
 PAID = (0.15, -0.05, -0.05, -0.05)
-WORDS = ["max_new_tokens=2", "max_turns=1", "threads=1", "ranks=1"]
+WORDS = ["max_new_tokens=2", "threads=1", "ranks=1"]
 
 
 def episode(env: str, group: int, success: bool, score: float, failed: bool = False) -> Episode:

@@ -15,7 +15,6 @@ from rl.run import history, retention
 from rl.run.checkpoint import save_checkpoint
 from rl.run.files import append, checkpoints
 from rl.run.run import Run
-from rl.run.watch import Watch
 
 SMALL = ["episodes=8", "batch_size=4", "textcraft.max_turns=1", "max_new_tokens=4", "threads=1", "ranks=1", "lora.r=4"]
 
@@ -108,7 +107,7 @@ def test_run_stops_early_and_goes_on_without_patience(tmp_path, capsys):
 
 
 def test_last_line_says_when_training_gained_nothing(tmp_path):
-    state = SimpleNamespace(epoch=2, step=2, watch=Watch())
+    state = SimpleNamespace(epoch=2, step=2, sampled_tokens=0)
     run = Run(tmp_path)
     run.cfg = SimpleNamespace(epochs=2, max_steps=0, max_sampled_tokens=0, patience=0)
     said = {"0.5": "before training it was better, 50.0%", "0.25": "before training it was the same, 25.0%", "0.1": ""}

@@ -5,7 +5,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from conftest import run_program
+from conftest import ROOT, run_program
 
 from rl.config.arguments import ArgumentError
 from rl.config.checks import check_schedule
@@ -100,6 +100,30 @@ def test_a_resumed_run_knows_its_tokens(lost, run):
         shutil.rmtree(path.parent)
         (run / "older").rename(path.parent)
     assert f"max_sampled_tokens={2 * tokens} goes on" in resumed(run, f"max_sampled_tokens={tokens}")
+
+
+def test_settings_that_did_not_work_are_not_kept(run):
+    """Nor those of a run in which nothing was left to do; a plain resume= then goes on as before."""
+    path = run / "config.json"
+    before = path.read_text()
+    assert "nothing is left to do" in resumed(run, "temperature=0.5") and path.read_text() == before
+    status, _, err = run_program("train.py", f"resume={run}", "epochs=3", "max_len=5")
+    assert status == 1 and "max_len" in err and path.read_text() == before
+    resumed(run, "epochs=3", "lr=2e-3")
+    assert json.loads(path.read_text())["lr"] == 2e-3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["out=elsewhere"], "out= has no effect beside resume=, which goes on in "),
+        (["quick=true"], "quick= has no effect beside resume=, which goes on with the run's own settings"),
+    ],
+)
+def test_words_that_a_resumed_run_cannot_follow_are_refused(words, said, run):
+    status, _, err = run_program("train.py", f"resume={run}", *words)
+    assert status == 2 and said in err and not (ROOT / "elsewhere").exists()
+    assert run_program("train.py", f"resume={run / 'config.json'}")[2].endswith(f"give its folder, {run}\n")
 
 
 @pytest.mark.parametrize("span", ["4", "4-", "4-4", "5-4", "a-b", "-1-4", "0-99999999999"])
