@@ -9,12 +9,17 @@ To add an environment, write a module with `Config`, a dataclass, and `Env`, an 
 
 from dataclasses import fields
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 
 from envs.base import Environment, EnvironmentFailed, Step
+from envs.checked import checked, exit_refused, mistake_in
 from envs.common import nearest
 from envs.refusal import Refusal
+from envs.scorer import described
 
-__all__ = ["GROUPS", "NAMES", "Environment", "EnvironmentFailed", "Step", "config_class", "make", "pays_below_0"]
+__all__ = ["GROUPS", "NAMES", "Environment", "EnvironmentFailed", "Step"]
+__all__ += ["config_class", "has_expert", "make", "pays_below_0"]
 
 NAMES = {
     "textcraft": "envs.textcraft",
@@ -51,21 +56,40 @@ def pays_below_0(name: str) -> bool:
     return _module(name).Env.pays_below_0
 
 
+def has_expert(name: str) -> bool:
+    """Return whether an environment has a method `oracle`. Raise ValueError for an unknown name."""
+    return _module(name).Env.oracle is not Environment.oracle
+
+
 def make(name: str, **options) -> Environment:
     """Return an environment with these options, fields of its Config. Unless one says otherwise, none of them asks a
-    model: the planner's worker then follows rules. Raise ValueError for an unknown name or option."""
+    model: the planner's worker then follows rules. Raise ValueError for an unknown name or option.
+
+    Its methods raise EnvironmentFailed for a result that is not as envs/base.py says.
+    """
     module = _module(name)
     options = WITHOUT_MODEL.get(name, {}) | options
     known = [field.name for field in fields(module.Config)]
     for key in options:
         if key not in known:
             raise Refusal(f"unknown option {key!r} of environment {name}; {nearest(key, known)}")
-    return module.Env(module.Config(**options))
+    with exit_refused(f"{name}.Env()"):
+        return checked(module.Env, name)(module.Config(**options))
 
 
-def _module(name: str):
+def _module(name: str) -> ModuleType:
+    """Return an environment's module. Raise ValueError for an unknown name, and for a module that cannot be used."""
     if name in GROUPS:
         raise Refusal(f"{name!r} is a group of environments; choose one of: {', '.join(GROUPS[name])}")
     if name not in NAMES:
         raise Refusal(f"unknown environment {name!r}; {nearest(name, [*NAMES, *GROUPS])}")
-    return import_module(NAMES[name])
+    try:
+        module = import_module(NAMES[name])
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{NAMES[name]}.".startswith(f"{error.name}."):
+            raise Refusal(f"environment {name!r}: NAMES names {NAMES[name]}, and there is no such file") from None
+        path = getattr(find_spec(NAMES[name]), "origin", NAMES[name])
+        raise Refusal(f"environment {name!r}: {described(error, path)}") from None
+    if mistake := mistake_in(module):
+        raise Refusal(f"environment {name!r}: {NAMES[name]} {mistake}")
+    return module

@@ -20,6 +20,7 @@ from typing import Literal
 
 import envs
 from envs import demos
+from envs.checked import entry
 from envs.demos import expert
 from envs.requests import check_no_model
 from rl.config import arguments, program
@@ -76,6 +77,9 @@ def check(keys: Keys, configs: list) -> None:
         raise ArgumentError(f"{keys.env} are several environments; choose one to play, or give demos=")
     if keys.out and not keys.demos:
         raise ArgumentError(f"out={keys.out} needs demos=, the number of the expert's episodes to write")
+    for name in names_of(keys.env) if keys.demos else ():
+        if not envs.has_expert(name):
+            raise ArgumentError(f"demos={keys.demos} asks an expert, and {name} has none: its Env has no oracle()")
     if keys.out and not Path(keys.out).absolute().parent.is_dir():
         raise ArgumentError(f"out={keys.out} is not in an existing folder")
 
@@ -133,9 +137,9 @@ def play(env: envs.Environment, messages: list[dict]) -> None:
             reply = action
         step = env.step(f"Action: {reply}" if add_marker and "Action:" not in reply else reply)
         print(visible(step.observation))
-        print(f"reward {step.reward:g}, shaped {step.info['shaped']:g}, valid {step.info['valid']}")
+        print(f"reward {step.reward:g}, shaped {entry(step.info, 'shaped'):g}, valid {entry(step.info, 'valid')}")
         if step.terminated or step.truncated:
-            print(f"over: {step.info['outcome']}")
+            print(f"over: {entry(step.info, 'outcome')}")
             return
     print()
 

@@ -49,7 +49,7 @@ class Environment:
 
     def oracle(self) -> str:
         """Return an expert's next turn. Raise RuntimeError if the environment has no expert."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__module__} has no expert: its Env has no oracle()")
 
     def action_of(self, content: str, calls: list[dict]) -> str:
         """Return the action text for `step` of a reply with tools. Raise envs.tools.Malformed for a wrong call."""

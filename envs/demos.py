@@ -10,11 +10,13 @@ and those whose environment fails, are rejected and counted.
 
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from envs.base import Environment, EnvironmentFailed
+from envs.checked import entry
 from envs.refusal import Refusal
 
 COUNTS = ("written", "unsolved", "failed")  # of an environment's episodes
@@ -53,7 +55,7 @@ def collect(
 
 
 def demonstration(name: str, env: Environment, seed: int, split: str) -> tuple[dict, str]:
-    """Return the row of the expert's episode, and which of COUNTS it is."""
+    """Return the row of the expert's episode, and which of COUNTS it is. Print why an environment failed."""
     try:
         messages = [_context(message) for message in env.reset(seed, split)]
         score, over = 0.0, False
@@ -62,11 +64,13 @@ def demonstration(name: str, env: Environment, seed: int, split: str) -> tuple[d
             step = env.step(reply)
             messages += [_said(env, reply), {"role": env.role, "content": step.observation}]
             score, over = score + step.reward, step.terminated or step.truncated
-    except EnvironmentFailed:
+        success = entry(step.info, "success")
+    except EnvironmentFailed as error:
+        print(f"{name}: {error}; the episode is left out", file=sys.stderr)
         return {}, "failed"
     tools = {"tools": messages[0].pop("tools")} if env.tools else {}  # a row declares them in a column
     row = {"messages": messages[:-1], **tools, "env": name, "seed": seed, "score": score}
-    return row, "written" if step.info["success"] else "unsolved"
+    return row, "written" if success else "unsolved"
 
 
 def _said(env: Environment, reply: str) -> dict:
@@ -82,7 +86,7 @@ def expert(env: Environment) -> str:
     except EnvironmentFailed:
         raise
     except RuntimeError as error:
-        raise Refusal(error) from None
+        raise Refusal(str(error) or f"{type(env).__module__}: oracle() raised {type(error).__name__}") from None
 
 
 def lines(counts: dict[str, Counter], out: Path) -> Iterator[str]:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 import envs
+from envs.checked import entry
 from envs.demos import expert
 from rl.config.fields import Reward
 from rl.config.refusals import Refusal
@@ -38,9 +39,9 @@ def turn_reward(step: envs.Step, episode: Episode, cfg: Reward) -> float:
     if cfg.rule == "native":
         reward = step.reward
     elif cfg.rule == "shaped":
-        reward = step.info["shaped"] + (0.0 if step.info["valid"] else cfg.invalid)
+        reward = entry(step.info, "shaped") + (0.0 if entry(step.info, "valid") else cfg.invalid)
     else:
-        reward = getattr(cfg, step.info["outcome"]) if step.terminated or step.truncated else 0.0
+        reward = getattr(cfg, entry(step.info, "outcome")) if step.terminated or step.truncated else 0.0
     if cfg.progress:
         reward += cfg.progress * step.info.get("progress", 0)  # the environment never sees a reply that max_len cut
     return cfg.scale * reward
@@ -92,4 +93,4 @@ def moves_left(name: str, options: dict[str, Any], task: tuple[int, str], action
         step = env.step(waiting.pop(0) if waiting else expert(env))
         if step.requests:
             raise Refusal(f"reward.progress: env={name} asks a model here, which the expert's own play cannot do")
-    return moves if step.info["success"] else most
+    return moves if entry(step.info, "success") else most

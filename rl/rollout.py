@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 import envs
 import lora
+from envs.checked import entry, is_numeric
 from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn
 from models.hooks import hooks
@@ -302,7 +303,7 @@ def write_prompt(tokenizer: Tokenizer, messages: list[dict]) -> list[int]:
 def timed_out(step: envs.Step, env: envs.Environment) -> envs.Step:
     """Return the step as the last one of an episode that max_len ends: it also pays what the environment's turn limit
     does, so that a reply which is too long earns no more than a wrong one by the environment's own rewards."""
-    shaped = step.info["shaped"] + env.timeout_reward
+    shaped = entry(step.info, "shaped") + env.timeout_reward
     info = {**step.info, "outcome": "timeout", "success": False, "shaped": shaped}
     return replace(step, reward=step.reward + env.timeout_reward, truncated=True, info=info)
 
@@ -365,10 +366,11 @@ def end_turn(episode: Episode, step: envs.Step, cfg: Reward) -> None:
         episode.terminated, episode.truncated = bool(step.terminated), bool(step.truncated)
         episode.invalid += not step.info.get("valid", True)
         if step.terminated or step.truncated:
-            episode.outcome, episode.success = step.info["outcome"], bool(number("success", step.info["success"]))
+            episode.outcome = entry(step.info, "outcome")
+            episode.success = bool(number("success", entry(step.info, "success")))
             metrics = step.info.get("metrics", {})
-            if not all(isinstance(name, str) for name in (episode.outcome, *metrics)):
-                raise envs.EnvironmentFailed(f"its outcome {episode.outcome!r} or a name of its metrics is no text")
+            if not all(isinstance(name, str) for name in metrics):
+                raise envs.EnvironmentFailed(f"a name of its metrics is no text: {list(metrics)!r}")
             episode.metrics = {name: number(name, value) for name, value in metrics.items()}
 
 
@@ -377,7 +379,7 @@ def number(name: str, value: Any) -> float:
 
     Raise EnvironmentFailed for anything else, and for one that is not from -1e15 to 1e15.
     """
-    found = value if type(value) in (int, float) or isinstance(value, str) else float(value)
+    found = float(value) if is_numeric(value) and type(value) not in (int, float) else value
     if not is_number(found):
         raise envs.EnvironmentFailed(f"its {name} is {value!r}, not a number from -1e15 to 1e15")
     return found

@@ -150,7 +150,9 @@ def failures_of(env: str) -> Iterator[None]:
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}, line {frame.lineno}"
-        raise envs.EnvironmentFailed(f"{env} raised {type(error).__name__}: {one_line(error)} ({where})") from error
+        # contextlib takes an error that StopIteration caused for one of this generator, and drops it
+        cause = None if isinstance(error, StopIteration) else error
+        raise envs.EnvironmentFailed(f"{env} raised {type(error).__name__}: {one_line(error)} ({where})") from cause
 
 
 def task_digest(env: envs.Environment) -> str:

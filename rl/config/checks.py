@@ -57,10 +57,8 @@ def check(cfg: Config) -> None:
         )
     if cfg.reward.scale == 0:
         raise ArgumentError("reward.scale=0 leaves nothing to learn from")
-    if cfg.reward.progress and "http" in mixture(cfg.env):
-        raise ArgumentError(
-            f"reward.progress={cfg.reward.progress:g} asks an expert for its moves, and env=http has none"
-        )
+    if cfg.reward.progress and (lacks := without_expert(cfg)):
+        raise ArgumentError(f"reward.progress={cfg.reward.progress:g} asks an expert for its moves, and {lacks}")
     for env, key, _ in model_checks.asked_of_base(cfg) if cfg.reward.progress else ():
         raise ArgumentError(f"reward.progress plays an expert without a model, and {env}.{key}=model asks one")
     if 0 < cfg.temperature < LEAST_TEMPERATURE:
@@ -191,9 +189,18 @@ def check_source(cfg: Config) -> None:
         raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}; {way}")
     if cfg.data and not Path(cfg.data).is_file():
         raise ArgumentError(f"data={cfg.data}: no such file")
-    if cfg.algorithm.source != "rollouts" and not cfg.data and "http" in mixture(cfg.env):
-        none = f"algo={cfg.algo} imitates an expert, and env=http has none"
-        raise ArgumentError(f"{none}; env={cfg.environments['http'].kind} has one, and data= takes a file")
+    if cfg.algorithm.source != "rollouts" and not cfg.data and (lacks := without_expert(cfg)):
+        raise ArgumentError(f"algo={cfg.algo} imitates an expert, and {lacks}; data=FILE takes rows")
+
+
+def without_expert(cfg: Config) -> str:
+    """Return the end of a message about an environment without an expert, "" if all of env= have one."""
+    for name in mixture(cfg.env):
+        if name == "http":
+            return f"env=http has none; env={cfg.environments[name].kind} has one"
+        if not envs.has_expert(name):
+            return f"env={name} has none (its Env has no oracle)"
+    return ""
 
 
 def check_history(cfg: Config) -> None:
@@ -237,8 +244,8 @@ def check_teacher(cfg: Config) -> None:
         raise ArgumentError(f"{key} needs the frozen base, which lora.r=0 trains away; another checkpoint can teach")
     if not algo.privileged:
         return
-    if "http" in mixture(cfg.env):
-        raise ArgumentError(f"{cfg.algo}.privileged asks an expert for its replies, and env=http has none")
+    if lacks := without_expert(cfg):
+        raise ArgumentError(f"{cfg.algo}.privileged asks an expert for its replies, and {lacks}")
     for env, name, _ in model_checks.asked_of_base(cfg):
         raise ArgumentError(f"{cfg.algo}.privileged plays an expert without a model, and {env}.{name}=model asks one")
     if cfg.curriculum:

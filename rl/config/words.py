@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import envs
+from envs.refusal import Refusal as RefusedByEnvironment
 from rl.config import arguments, checks, help
 from rl.config.arguments import ArgumentError, flatten, word
 from rl.config.fields import ALGORITHMS, EVERYDAY, READ_BY_EVAL, THEMES, Config, Lora, Reward, Track, algorithm_module
@@ -44,12 +45,12 @@ def parse(words, program="train.py", also=None):
         if arguments.wants_help(words):
             help.print_and_exit(help_text(words, program, also))
         return checked(words, program, also)
-    except (ArgumentError, OSError) as error:
+    except (ArgumentError, OSError, RefusedByEnvironment) as error:  # the last for a module that cannot be used
         arguments.fail(program, error)
 
 
 def checked(words: list[str], program: str, also: type | None = None) -> Any:
-    """Return what `parse` does. Raise ArgumentError or OSError for a wrong word, one line each."""
+    """Return what `parse` does. Raise ArgumentError, OSError or a Refusal of envs for a wrong word, one line each."""
     given = arguments.split(words)
     for key in ("resume_from", "opd.teacher", "reward.judge"):
         if given.get(key):  # of a run's folder the best epoch

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
+import envs
 from envs import EnvironmentFailed
 from envs.affine import sat
 from models import load_model, load_tokenizer
@@ -27,6 +29,8 @@ ERRORS = {
     "recursion": lambda: (_ for _ in ()).throw(RecursionError("too deep")),
     "memory": lambda: (_ for _ in ()).throw(MemoryError()),
     "assert": lambda: (_ for _ in ()).throw(AssertionError("no such state")),
+    "stop": lambda: next(iter(())),
+    "exit": lambda: sys.exit(0),
     "own": lambda: (_ for _ in ()).throw(EnvironmentFailed("gone")),
 }
 
@@ -67,20 +71,22 @@ def test_whatever_an_environment_raises_leaves_one_episode_out(method, error, ti
     assert [episode.infrastructure_failed for episode in played] == [True, False, False, False]
     [line] = bar.lines
     assert line.startswith("sat: ") and line.endswith("; the episode is left out") and "\n" not in line
-    assert error == "own" or ("sat raised " in line and "test_failing_episodes.py, line" in line)
+    said = {"own": "gone", "exit": f"sat.{method} called sys.exit(0) (test_failing"}.get(error, "sat raised ")
+    assert said in line and (error == "own" or "test_failing_episodes.py, line" in line)
 
 
 WRONG = {  # what a step has that is not a number, or that JSON has no word for
     "nan": ({"reward": math.nan}, "its reward is nan, not a number from -1e15 to 1e15"),
     "inf": ({"reward": math.inf}, "its reward is inf"),
     "large": ({"reward": 1e30}, "its reward is 1e+30"),
-    "text": ({"reward": "1"}, "raised TypeError"),
-    "nothing": ({"reward": None}, "raised TypeError"),
+    "text": ({"reward": "1"}, "its reward is '1', not a number"),
+    "nothing": ({"reward": None}, "its reward is None, not a number"),
     "success": ({"success": "no"}, "its success is 'no'"),
     "metric": ({"metrics": {"x": math.nan}}, "its x is nan"),
-    "outcome": ({"outcome": None}, "its outcome None or a name of its metrics is no text"),
-    "name": ({"metrics": {(1, 2): 1.0}}, "or a name of its metrics is no text"),
-    "lacks": ({"success": KeyError}, "raised KeyError: 'success'"),
+    "outcome": ({"outcome": "win"}, "its outcome is 'win', not one of correct, incorrect, timeout, unknown"),
+    "name": ({"metrics": {(1, 2): 1.0}}, "a name of its metrics is no text: [(1, 2)]"),
+    "nested": ({"metrics": {"x": None}}, "its x is None, not a number"),
+    "lacks": ({"success": KeyError}, "sat: its info lacks 'success'"),
 }
 
 
@@ -128,11 +134,33 @@ def test_a_run_ends_if_every_episode_fails(tiny, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["reset", "oracle", "step"])
-def test_a_failing_expert_leaves_one_demonstration_out(method, tiny, monkeypatch):
-    failing(monkeypatch, method, ERRORS["missing"])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [("missing", "KeyError"), ("stop", "StopIteration"), ("exit", "sys.exit(0)"), ("none", "returned None, not ")],
+)
+def test_a_failing_expert_leaves_one_demonstration_out(method, error, said, tiny, monkeypatch):
+    failing(monkeypatch, method, ERRORS.get(error, lambda: None))
     cfg, bar = parse(["algo=sft", "env=sat", "sat.n=3"]), Lines()
     played = demonstrations(tiny[1], make_tasks(cfg, 0, 4, 1, "train", 0), cfg, bar)
-    assert sum(episode.infrastructure_failed for episode in played) == 1 and "KeyError" in bar.lines[0]
+    assert sum(episode.infrastructure_failed for episode in played) == 1 and said in bar.lines[0]
+
+
+@pytest.mark.parametrize("method", ["reset", "step"])
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_wrong_result_leaves_one_episode_out(method, slow, tiny, monkeypatch):
+    failing(monkeypatch, method, lambda: ("an observation", {}))
+    monkeypatch.setattr(sat.Env, "slow", slow)
+    cfg, bar = parse(["env=sat", "sat.n=3", "max_new_tokens=2", "system_prompt=Be brief."]), Lines()
+    played = rollout(*tiny, make_tasks(cfg, 0, 4, 1, "train", 0), cfg, 1.0, bar)
+    assert sum(episode.infrastructure_failed for episode in played) == 1
+    assert bar.lines[0].startswith(f"sat: sat.{method} returned ('an observation', {{}}), not ")
+
+
+def test_a_shaped_reward_that_is_missing_is_named(tiny, monkeypatch):
+    monkeypatch.setattr(sat.Env, "step", lambda self, action: envs.Step("", 1.0, True, False, {"valid": True}))
+    cfg = parse(["env=sat", "sat.n=3", "max_new_tokens=2", "reward.rule=shaped"])
+    with pytest.raises(ValueError, match=r"every one failed; the last: its info lacks 'shaped'$"):
+        rollout(*tiny, make_tasks(cfg, 0, 2, 1, "train", 0), cfg, 1.0, Lines())
 
 
 def refusing_once(monkeypatch, tokenizer, method: str, reason: str) -> None:

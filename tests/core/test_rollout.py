@@ -321,7 +321,7 @@ def test_an_environment_without_shaped_rewards_loses_the_episode_that_max_len_cu
     episodes = rollout(*tiny, make_tasks(cfg, 0, 16, 1, "train", 0), cfg, 1.0, bar)
     failed = [e for e in episodes if e.infrastructure_failed]
     assert 0 < len(failed) < 16 and all(e.turns[-1].stop_reason == "context" for e in failed)
-    assert "textcraft raised KeyError: 'shaped'" in "".join(capfd.readouterr())
+    assert "textcraft: its info lacks 'shaped'; the episode" in "".join(capfd.readouterr())
 
 
 def shorten(episode) -> list[int]:

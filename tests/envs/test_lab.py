@@ -23,7 +23,7 @@ import envs
 import envs.http
 import train
 from envs import common
-from envs.base import Step
+from envs.base import Environment, Step
 from envs.common import SPLITS
 from envs.http.lab import KINDS
 from envs.http.wire import ServerFailed
@@ -50,7 +50,7 @@ class Fake(ModuleType):
         max_turns: int = 3
         prompt: str = "native"
 
-    class Env:
+    class Env(Environment):
         kind = "os_interaction"
 
         def __init__(self, config):

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 import tempfile
 import time
 from fractions import Fraction
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import golden
 import pytest
+import torch
 from cases import cases
 from conftest import metrics_of, reference, run_program
 from hypothesis import given
@@ -284,6 +286,30 @@ def test_a_scorer_that_cannot_be_loaded_is_refused_in_a_line(code, said, own):
 def test_a_scorer_may_be_any_module(own):
     code = "from __future__ import annotations\nimport dataclasses\n\n@dataclasses.dataclass\nclass A:\n    b: int\n\n"
     assert score(own(f"{code}def score(reply, row) -> float:\n    return A(1).b"), "x") == 1
+
+
+@pytest.mark.parametrize("where", ["import", "call"])
+def test_a_scorer_leaves_torchs_settings_as_they_were(where, own):
+    changes = ["set_grad_enabled(False)", "set_default_dtype(torch.float64)", "set_default_device('meta')"]
+    changes = [f"torch.{change}" for change in changes]
+    body = "\n".join(changes) if where == "import" else ""
+    inside = "; ".join(changes) if where == "call" else "pass"
+    env = own(f"import torch\n{body}\ndef score(reply, row):\n    {inside}\n    return 0.5")
+    env.reset(0)
+    assert env.step("1").reward == 0.5
+    fresh = torch.ones(1, requires_grad=True) * 2
+    assert fresh.requires_grad and fresh.dtype == torch.float32 and fresh.device.type == "cpu"
+
+
+def test_a_scorer_imports_the_modules_beside_it(tmp_path):
+    """Each scorer those beside it, also where another's have the same name."""
+    before = list(sys.path)
+    for number in (1, 2):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "beside.py").write_text(f"value = {number / 4}")
+        (tmp_path / f"{number}" / "own.py").write_text("import beside\ndef score(reply, row): return beside.value")
+        assert scorer.score(f"{tmp_path}/{number}/own.py:score", "", {}) == number / 4
+    assert sys.path == before and "beside" not in sys.modules
 
 
 # Files with mistakes

@@ -25,7 +25,7 @@ from cases import cases
 import envs
 import envs.http
 from envs import serve
-from envs.base import Step
+from envs.base import Environment, Step
 from envs.serve import __main__ as program
 from envs.serve import agentgym
 
@@ -105,7 +105,7 @@ class Fake(ModuleType):
         user: str = "rules"
         dialect: str = "0.4"
 
-    class Env:
+    class Env(Environment):
         text = "{number} doors"
 
         def __init__(self, config):
