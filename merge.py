@@ -98,6 +98,12 @@ class Keys:
             raise Refusal(f"min_agreement={self.min_agreement:g}: a share, at most 1")
         if self.private and not self.push:
             raise Refusal("private=true goes with push=user/name")
+        of_merging = ("dtype", "force", "prompts", "max_kl", "min_agreement")
+        # 0 asks for nothing: prompts=0
+        given = [key for key in of_merging if getattr(self, key) not in (getattr(Keys, key), 0)]
+        if self.merges_nothing and given:
+            alone = "adapter_only=true" if self.adapter_only else "export=vllm"
+            raise Refusal(f"{given[0]}= has no effect beside {alone}, which merges nothing")
 
     @property
     def merges_nothing(self) -> bool:
@@ -130,7 +136,9 @@ def write(keys: Keys) -> None:
     if keys.adapter:
         bases.check(Path(keys.adapter), source, model.meta.config.quant)
     quant, name = model.meta.config.quant, keys.dtype or model.meta.config.dtype
-    if name not in DTYPES:
+    if keys.adapter and not any(layer.adapter.B.any() for _, layer in lora.lora_layers(model.meta)):
+        print("every B is 0: the adapter changes nothing")
+    if name not in DTYPES and not keys.merges_nothing:
         raise Refusal(f"{source / 'config.json'}: dtype {name!r} is not one of {', '.join(DTYPES)}; give dtype=")
     run = Path(keys.adapter or base)
     prompts = 0 if keys.merges_nothing else keys.prompts

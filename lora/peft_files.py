@@ -7,6 +7,7 @@ that the config names, with their shapes. An option of the config is read, or ca
 computes, or must be unset; any other option, also one of a later version of PEFT, is refused by name.
 """
 
+import hashlib
 import json
 import re
 import warnings
@@ -31,6 +32,7 @@ from lora.targets import Patterns, as_int, common_size, matching, part_starts, s
 MOST_RANK = 4096  # of an adapter
 HUB_ID = r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+"
 MOST_BYTES = 2**20  # of adapter_config.json
+WRITTEN = "adapter_config.json", "adapter_model.safetensors"  # of which a run's manifest.json has the digests
 READ = {  # options that are read
     *("peft_type", "base_model_name_or_path", "revision", "r", "lora_alpha", "lora_dropout", "use_rslora"),
     *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern"),
@@ -44,6 +46,10 @@ HARMLESS = {
 }
 # Values of other options that mean plain LoRA. Other initialisations of the factors also change the base weights.
 PLAIN = {"bias": ("none",), "init_lora_weights": (True, "gaussian", "eva", "orthogonal", "mica")}
+MERGED_BY_PEFT = {  # other options, with which PEFT folds an adapter into its base
+    *("use_dora", "modules_to_save", "trainable_token_indices", "bias", "lora_bias", "fan_in_fan_out"),
+    "init_lora_weights",
+}
 
 
 def save_adapter(model: nn.Module, folder: Path | str, base_model: str | None = None, name: str = "default") -> None:
@@ -98,6 +104,7 @@ def load_adapter(model: nn.Module, folder: Path | str, name: str = "default", tr
     """
     folder = Path(folder)
     config = read_adapter_config(folder)
+    _check_manifest(folder)
     ranks, alphas = config.get("rank_pattern") or {}, config.get("alpha_pattern") or {}
     with _naming(folder):
         fused = _fused_linears(config, model)
@@ -159,7 +166,7 @@ def read_adapter_config(folder: Path | str) -> dict:
     if len(text) > MOST_BYTES:
         raise Refusal(f"{path}: larger than {MOST_BYTES:,} bytes")
     try:
-        config = json.loads(text)
+        config = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise Refusal(f"{path}: not valid JSON ({error})") from None
     if not isinstance(config, dict):
@@ -174,13 +181,40 @@ def read_adapter_config(folder: Path | str) -> dict:
     return config
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict:
+    """Return an object of JSON. Raise ValueError for a repeated key."""
+    names = [name for name, _ in pairs]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise Refusal(f"the key {twice[0]!r} twice")
+    return dict(pairs)
+
+
+def _check_manifest(folder: Path) -> None:
+    """Raise ValueError for a file that is not the one whose sha256 the run has written into manifest.json beside it.
+
+    Other files of the folder may change, and a manifest.json of another program says nothing.
+    """
+    try:
+        with open(folder / "manifest.json", "rb") as file:
+            digests = dict(json.loads(file.read(MOST_BYTES))["sha256"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return
+    for path in (folder / name for name in WRITTEN if name in digests and (folder / name).is_file()):
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != digests[path.name]:
+            mend = "copy it anew, or remove manifest.json if the change is meant"
+            raise Refusal(f"{path}: is not the file that the run wrote: {mend}")
+
+
 def _check(config: dict) -> None:
     """Raise ValueError for an unsupported option or an impossible value."""
     if config.get("peft_type") != "LORA":
         raise Refusal(f"peft_type is {config.get('peft_type')!r}, not 'LORA'")
     for key, value in config.items():
         if value and key not in READ | HARMLESS and value not in PLAIN.get(key, ()):
-            raise Refusal(f"{key}={value!r} is not supported")
+            way = ": merge it with PEFT into its base and give model=" if key in MERGED_BY_PEFT else ""
+            raise Refusal(f"{key}={value!r} is not supported{way}")
     for key, pattern, kinds, most, wanted in (
         ("r", "rank_pattern", int, MOST_RANK, f"whole number, at most {MOST_RANK:,}"),
         ("lora_alpha", "alpha_pattern", int | float, 1e30, "number"),
@@ -354,6 +388,9 @@ def _read_tensors(folder: Path, count: int) -> dict[str, torch.Tensor]:
             raise Refusal(f"{file}: {size:,} bytes of weights; adapter_config.json describes {count:,} numbers")
     if path.is_file():
         try:
+            with open(path, "rb") as begin:
+                if begin.read(100).startswith(b"version https://git-lfs"):
+                    raise Refusal(f"{path}: is a Git LFS pointer, not the file: git lfs pull")
             with safe_open(path, "pt") as file:
                 names = list(file.keys())
             with _naming(folder):

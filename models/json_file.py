@@ -11,6 +11,7 @@ from typing import Any
 from models.refusal import Refusal
 
 MOST_BYTES = 2**23  # of a file
+POINTER = b"version https://git-lfs"  # the beginning of the text that Git keeps in the place of a large file
 MOST_PARTS, MOST_DEPTH = 200_000, 32  # lists and objects in a text, and in one another
 
 
@@ -28,12 +29,19 @@ def read_object(path: Path) -> dict:
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a file. Raise ValueError if there are more than `most`."""
+    """Return the bytes of a file. Raise ValueError if there are more than `most`, and for a Git LFS pointer."""
     with open(path, "rb") as file:
         content = file.read(most + 1)  # not the size in stat(): some of the system's own files say 0 bytes
     if len(content) > most:
         raise Refusal(f"larger than {most:,} bytes")
+    check_pointer(content)
     return content
+
+
+def check_pointer(content: bytes, name: str = "") -> None:
+    """Raise ValueError if a file that begins with these bytes is a Git LFS pointer, as a clone without LFS leaves."""
+    if content.startswith(POINTER):
+        raise Refusal(f"{name}is a Git LFS pointer, not the file: git lfs pull")
 
 
 def parse_json(text: bytes, most_parts: int = MOST_PARTS) -> Any:

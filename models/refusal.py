@@ -1,5 +1,14 @@
 """The error of models that somebody worded for the user: programs print its line; other errors keep their traceback."""
 
+import sys
+from functools import cache
+
 
 class Refusal(ValueError):
     """Something that the user gave cannot be used. The text says what, where, and what to do."""
+
+
+@cache
+def say(line: str) -> None:
+    """Print a line about what the user gave to stderr, once: programs read a model's files several times."""
+    print(line, file=sys.stderr)

@@ -19,8 +19,8 @@ from models.checkpoints.quantised import names_in_files
 from models.config import read_config
 from models.decoder import CausalLM
 from models.hooks import hooks
-from models.json_file import read_object
-from models.refusal import Refusal
+from models.json_file import POINTER, check_pointer, read_object
+from models.refusal import Refusal, say
 
 TINY = Path(__file__).parent / "tiny"  # the folder of the embedded model
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -79,6 +79,11 @@ def open_checkpoint(name: str | Path) -> tuple[Path, CausalLM, list[Path]]:
     with torch.device("meta"):
         model = CausalLM(read_config(folder))
     files = weight_files(folder / "model.safetensors.index.json", folder / "model.safetensors")
+    for path in files:
+        with open(path, "rb") as file:
+            check_pointer(file.read(len(POINTER)), f"{path}: ")
+    if (folder / "adapter_config.json").is_file():
+        say(f"{folder} has a model and an adapter: model= alone plays the model, adapter={folder} beside it both")
     size, count = sum(path.stat().st_size for path in files), sum(p.numel() for p in model.parameters())
     if size > 16 * count + 2**20:  # 8 bytes each, a tied head twice, and headers
         raise Refusal(f"{folder}: {size:,} bytes of weights; config.json describes {count:,} numbers")
@@ -96,9 +101,11 @@ def resolve(name: str | Path) -> Path:
 def local(name: str | Path) -> Path | None:
     """Return the folder of a model that is on this machine without the hub; None for another name.
 
-    A .gguf file is converted first. Raise FileNotFoundError for "smol" and a .gguf file that are not here, ValueError
-    for a file that cannot be converted.
+    A .gguf file is converted first. Raise FileNotFoundError for "smol" and a .gguf file that are not here and for
+    another file, ValueError for a file that cannot be converted and for an empty name.
     """
+    if not str(name):
+        raise Refusal("model= is given without a name")
     folder = TINY if str(name) == "tiny" else Path(name)
     if str(name) == converted.SMOL:
         return converted.smol_folder()
@@ -108,6 +115,8 @@ def local(name: str | Path) -> Path | None:
         return folder
     if str(name).lower().endswith(".gguf"):
         return converted.folder_of(folder)
+    if folder.is_file():
+        raise FileNotFoundError(f"model {str(name)!r}: this is a file: give its folder, {folder.parent}")
     return None
 
 
@@ -168,6 +177,8 @@ def weight_files(index: Path, single: Path) -> list[Path]:
     if not single.is_file():
         pickled = [path.name for path in single.parent.glob("pytorch_model*.bin")][:1]
         hint = "".join(f"; {name} is pickled and not read: save the model as safetensors" for name in pickled)
+        shards = sorted(path.name for path in single.parent.glob("model-*-of-*.safetensors"))[:1]
+        hint += "".join(f"; {name} is a shard, which is read only with the index: fetch it too" for name in shards)
         raise FileNotFoundError(f"{single.parent}: has neither {single.name} nor {index.name}{hint}")
     return [inside(single)]
 

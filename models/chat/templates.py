@@ -30,7 +30,7 @@ from models.chat.formats import (
 from models.chat.jinja import Compiled, compiled
 from models.chat.rendering import Rendering, longest_line, with_deadline
 from models.json_file import read_bytes, read_object
-from models.refusal import Refusal
+from models.refusal import Refusal, say
 
 ASKED, SAID = "Qhjx?", "Wvkz!"  # texts of the probes, found again in a rendering
 _USER, _SYSTEM = {"role": "user", "content": " What is 2 + 2?\n"}, {"role": "system", "content": "\nBe brief. "}
@@ -112,12 +112,14 @@ def read_template(folder: Path) -> object:
 
 
 def _choose(template: object, folder: Path, mark: Marks, thinking: bool, rewrites: bool) -> Format:
-    if template in (None, CHATML_TEMPLATE) and {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
+    if template == CHATML_TEMPLATE and {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
         return ChatML(mark)
     formats, source = hand_written(mark, thinking), default_template(template)
     if source is None:
         if not formats:
             raise Refusal("no chat template, and no control tokens of ChatML or Llama 3 to write messages with")
+        name = "ChatML" if isinstance(formats[0], ChatML) else "Llama 3"
+        say(f"no chat template in {folder}: messages are written as {name}, from its control tokens")
         return formats[0]
     variables, run = template_variables(folder, thinking), compiled(source)
     for written in formats:

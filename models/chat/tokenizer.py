@@ -43,7 +43,12 @@ class Tokenizer:
         self.folder = Path(folder)
         path = self.folder / "tokenizer.json"
         if not path.is_file():
-            raise FileNotFoundError(f"{path}: the model folder has no tokenizer.json")
+            save = "AutoTokenizer.from_pretrained(...).save_pretrained(...) of transformers writes tokenizer.json"
+            pieces = (self.folder / "tokenizer.model").is_file()
+            hint = f"; of SentencePiece's tokenizer.model, which is there, {save}" * pieces
+            raise FileNotFoundError(f"{path}: the model folder has no tokenizer.json{hint}")
+        for name in ("config.json", "tokenizer_config.json"):
+            read_object(self.folder / name)  # read beside tokenizer.json below: a broken one is named as itself
         try:
             spec, lost = read_spec(path)
             added = {token["content"]: token["id"] for token in spec.get("added_tokens", [])}
@@ -230,12 +235,17 @@ class Tokenizer:
 
     def _read_eos(self, added: dict[str, int]) -> set[int]:
         """Return the ids that the checkpoint's settings name as ends of a reply. added: ids of added tokens by text."""
-        eos_ids = set()
+        eos_ids, rows = set(), read_object(self.folder / "config.json").get("vocab_size")
+        rows = rows if type(rows) is int else 2**20  # as read_spec
         for name in ("generation_config.json", "config.json"):
             value = read_object(self.folder / name).get("eos_token_id")
             values = value if isinstance(value, list) else [] if value is None else [value]
             if not all(type(i) is int for i in values):
                 raise Refusal(f"{self.folder / name}: eos_token_id must be ids, not {value!r}")
+            if others := [i for i in values if not 0 <= i < rows]:
+                raise Refusal(
+                    f"{self.folder / name}: eos_token_id {others[0]} is not in 0 to {rows - 1}, the model's rows"
+                )
             eos_ids |= set(values)
         token = read_object(self.folder / "tokenizer_config.json").get("eos_token")
         token = token.get("content") if isinstance(token, dict) else token

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from models.json_file import POINTER, check_pointer
 from models.refusal import Refusal
 
 MOST_KEYS, MOST_TENSORS, MOST_ITEMS = 10_000, 50_000, 2**21  # of metadata; of the file; in all arrays of metadata
@@ -193,7 +194,9 @@ class File:
 def read(path: Path) -> File:
     """Return the file's metadata and tensors. Raise ValueError, one line that names the field, for a damaged file."""
     with open(path, "rb") as file:
-        if file.read(4) != b"GGUF":
+        begins = file.read(len(POINTER))
+        check_pointer(begins)
+        if begins[:4] != b"GGUF":
             raise Refusal("not a GGUF file")
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     cursor, found = Cursor(content, 4), File(content)

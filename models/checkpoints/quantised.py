@@ -59,6 +59,9 @@ def replace_layers(model: CausalLM, quant: str, files: list[Path]) -> dict[str, 
     stored, as_stored = stored_layers(model, files), model.config.quant
     if as_stored != "none" and quant not in ("none", as_stored):
         raise Refusal(f"{files[0].parent}: is stored as {as_stored}, not {quant}; leave quant= out")
+    if as_stored != "none" and not stored:
+        no_layer = f"config.json says {as_stored}, and no layer is stored so"
+        raise Refusal(f"{files[0].parent}: {no_layer}: remove quantization_config from it")
     if as_stored != "none" and (others := set(stored.values()) - {as_stored}):
         raise Refusal(f"{files[0].parent}: config.json says {as_stored}, and layers are stored as {min(others)}")
     for path, layer in block_linears(model).items():

@@ -33,6 +33,8 @@ class ModelKeys:
     products: Literal["auto", "onednn", "mkl", "plain"] = "auto"  # library of products on a CPU; auto: the fastest
 
     def __post_init__(self):
+        if self.max_len == 1:
+            raise Refusal("max_len=1 has no room for a prompt and a reply: give 2 or more, or 0 for the model's")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise Refusal("device=cuda: this machine, or this torch, has no CUDA device; use device=cpu")
 

@@ -245,7 +245,9 @@ class Protocol:
 
     def _checked(self, ids: list[int]) -> list[int]:
         """Return the ids of a prompt. Raise BadRequest if there are none or too many."""
-        if not 0 < len(ids) < self.sampler.max_len:
+        if not ids:
+            raise BadRequest(400, "the prompt is empty: it needs a token at least")
+        if len(ids) >= self.sampler.max_len:
             raise self._wrong_length(len(ids))
         return ids
 
@@ -261,9 +263,10 @@ class Protocol:
         n = _field(body, "n", int, 1, 1, MOST_CHOICES)
         if n * len(prompts) > MOST_CHOICES:
             raise BadRequest(400, f"n times the number of prompts is more than {MOST_CHOICES}")
-        stop_ids = frozenset(_list(body, "stop_token_ids", _is_id))
+        stop_ids = frozenset(_list(body, "stop_token_ids", _is_id, "a list of ids"))
         stop = body.get("stop")
-        stop = [stop] if isinstance(stop, str) else _list(body, "stop", lambda words: isinstance(words, str))
+        is_text, texts = (lambda words: isinstance(words, str)), "a text or a list of texts"
+        stop = [stop] if isinstance(stop, str) else _list(body, "stop", is_text, texts)
         if len(stop) > 16 or any(not 0 < len(words) <= LONGEST_STOP for words in stop):
             raise BadRequest(400, f"stop must be at most 16 texts of 1 to {LONGEST_STOP} characters")
         seed, state = (_field(body, name, int, None, -(2**63), 2**63 - 1) for name in ("seed", "random_state"))
@@ -286,6 +289,8 @@ class Protocol:
         requests = [Request(ids, stream=state, **settings) for ids, state in zip(repeated, states, strict=True)]
         streams = _field(body, "stream", bool, False)
         usage = bool(_options(body, "stream_options", "include_usage", False))
+        if usage and not streams:
+            raise BadRequest(400, "stream_options goes with stream=true; other replies have their usage")
         with_ids = _field(body, "return_token_ids", bool, False)
         reply = kind(requests, model, self.tokenizer, n, likely, with_ids, streams, usage)
         try:
@@ -345,10 +350,11 @@ def _field(body: dict, name: str, kind: type, default: Any, low: float = -math.i
     return value
 
 
-def _list(body: dict, name: str, is_right: Callable[[Any], bool]) -> list:
+def _list(body: dict, name: str, is_right: Callable[[Any], bool], wanted: str) -> list:
+    """Return a field of the request that is a list. Raise BadRequest, which says what is wanted, for another value."""
     values = body.get(name) or []
     if not isinstance(values, list) or not all(map(is_right, values)):
-        raise BadRequest(400, f"{name} is {short(values)}")
+        raise BadRequest(400, f"{name} must be {wanted}, not {short(values)}")
     return values
 
 

@@ -497,6 +497,7 @@ def place(*entries: bytes, data: int = 256, **changes) -> bytes:
 CONTAINERS = {
     "empty": (b"", "not a GGUF file"),
     "another file": (b"PK\3\4" + bytes(100), "not a GGUF file"),
+    "a pointer": (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer, not the file: git lfs pull"),
     "only the magic": (b"GGUF", "the version"),
     "version 1": (head({}, [], 1), "version 1"),
     "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "version 50331648"),

@@ -23,6 +23,7 @@ from lora.targets import by_pattern
 from models import load_model, load_tokenizer
 from models.export import save_model
 from models.logprob import token_logprobs
+from rl.run.files import new_folder
 
 CASES = cases("lora_files")
 
@@ -186,6 +187,18 @@ def truncate(folder):
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def way(option):
+    """Return the end of the refusal of an option."""
+    kept = ("layer_replication", "use_qalora", "alora_invocation_tokens", "monteclora_config", "velora_config")
+    unknown = option in (*kept, "use_bdlora", "arrow_config", "kasa_config")
+    return "" if unknown else ": merge it with PEFT into its base and give model="
+
+
+def repeat_key(folder):
+    path = folder / "adapter_config.json"
+    path.write_text(path.read_text().rstrip().removesuffix("}") + ', "lora_alpha": 64}')
+
+
 CHANGE_THE_BASE = ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga", "of_tomorrow"]  # initialisations
 REFUSED_OPTIONS = {
     **dict(bias="all", fan_in_fan_out=True, modules_to_save=["lm_head"], init_lora_weights="pissa", use_dora=True),
@@ -195,17 +208,28 @@ REFUSED_OPTIONS = {
 }
 REFUSED = {
     **{
-        f"the option {name}": (set_config(**{name: value}), f"adapter_config.json: {name}=.* is not supported")
+        f"the option {name}": (
+            set_config(**{name: value}),
+            f"adapter_config.json: {name}=.* is not supported{way(name)}$",
+        )
         for name, value in REFUSED_OPTIONS.items()
     },
     **{
-        f"initialised by {how}": (set_config(init_lora_weights=how), f"init_lora_weights='{how}' is not supported")
+        f"initialised by {how}": (
+            set_config(init_lora_weights=how),
+            f"='{how}' is not supported{way('init_lora_weights')}",
+        )
         for how in CHANGE_THE_BASE
     },
     **{name: (set_config(**changes), said) for name, (changes, said) in CASES["refused configs"].items()},
     "missing folder": (shutil.rmtree, "adapter_config.json: not found"),
     "not JSON": (lambda f: (f / "adapter_config.json").write_text("{r: 4"), "adapter_config.json: not valid JSON"),
     "deep JSON": (lambda f: (f / "adapter_config.json").write_text("[" * 10**5), "adapter_config.json: not valid JSON"),
+    "a key twice": (repeat_key, r"adapter_config.json: not valid JSON \(the key 'lora_alpha' twice\)"),
+    "a pointer": (
+        lambda f: (f / "adapter_model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n"),
+        "adapter_model.safetensors: is a Git LFS pointer, not the file: git lfs pull",
+    ),
     "not an object": (lambda f: (f / "adapter_config.json").write_text("[]"), "adapter_config.json: not a JSON object"),
     "head": (set_config(target_modules=["lm_head", *LEAVES]), "an adapter on lm_head is not supported"),
     "embedding": (
@@ -240,6 +264,23 @@ def test_damaged_files_are_refused_in_one_line(damage, tmp_path):
         lora.load_adapter(model, tmp_path / "adapter")
     assert str(tmp_path / "adapter") in str(caught.value) and "\n" not in str(caught.value)
     assert not lora.lora_layers(model), "nothing was injected"
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_files_other_than_those_in_the_manifest_are_refused(name, tmp_path):
+    lora.save_adapter(adapted_model(), tmp_path / "other")
+    with new_folder(tmp_path / "epoch_1") as folder:
+        lora.save_adapter(awake(injected(tiny_model(), r=4), seed=1), folder)
+        (folder / "state.json").write_text("{}")
+    (tmp_path / "epoch_1" / "README.md").write_text("a card")
+    (tmp_path / "epoch_1" / "state.json").unlink()
+    lora.load_adapter(tiny_model(), tmp_path / "epoch_1")
+    path = tmp_path / "epoch_1" / name
+    path.write_bytes(path.read_bytes().replace(b" ", b"\t", 1))  # a change that no other check can see
+    with pytest.raises(ValueError, match=rf"epoch_1/{name}: is not the file that the run wrote: copy it anew, or"):
+        lora.load_adapter(tiny_model(), tmp_path / "epoch_1")
+    (tmp_path / "epoch_1" / "manifest.json").write_text('{"manifest_version": 3}')  # of another program
+    lora.load_adapter(tiny_model(), tmp_path / "epoch_1")
 
 
 def test_adapter_for_a_wider_model_is_refused(tmp_path):

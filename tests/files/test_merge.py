@@ -215,7 +215,7 @@ def test_cast_that_loses_most_of_an_update_is_refused(base, tmp_path, monkeypatc
 
 def test_adapter_only_writes_no_weights(base, adapter, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(base.parent)  # PEFT finds the base from anywhere
-    words = [f"adapter={adapter}", f"out={tmp_path}/small", f"model={base.name}", "dtype=bfloat16"]
+    words = [f"adapter={adapter}", f"out={tmp_path}/small", f"model={base.name}"]
     assert merge(monkeypatch, *words, "adapter_only=true") is None
     names = {path.name for path in (tmp_path / "small").iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "generation_config.json"} <= names
@@ -225,6 +225,23 @@ def test_adapter_only_writes_no_weights(base, adapter, tmp_path, monkeypatch, ca
     lora.load_adapter(model := load_model(str(base)), tmp_path / "small")
     assert torch.equal(logprobs(model), logprobs(adapted(base)))
     assert "no weights are merged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["dtype=float16", "force=true", "prompts=3", "max_kl=0.5", "min_agreement=0.5"])
+@pytest.mark.parametrize("way", ["adapter_only=true", "export=vllm"])
+def test_a_key_of_merging_is_refused_where_nothing_is_merged(word, way, tmp_path, monkeypatch, capsys):
+    assert merge(monkeypatch, "adapter=x", f"out={tmp_path}/small", way, word) == 2
+    said = f"{word.split('=')[0]}= has no effect beside {way}, which merges nothing"
+    assert said in capsys.readouterr().err
+
+
+def test_an_adapter_of_zeros_is_said_to_change_nothing(base, adapter, tmp_path, monkeypatch, capsys):
+    said = "every B is 0: the adapter changes nothing"
+    assert merge(monkeypatch, f"adapter={adapter}", "adapter_only=true", f"out={tmp_path}/one") is None
+    assert said not in capsys.readouterr().out
+    lora.save_adapter(injected(load_model(str(base)), r=4), tmp_path / "fresh", str(base))
+    assert merge(monkeypatch, f"adapter={tmp_path}/fresh", "adapter_only=true", f"out={tmp_path}/two") is None
+    assert said in capsys.readouterr().out
 
 
 def test_the_adapters_base_revision_is_read(base, tmp_path, monkeypatch):

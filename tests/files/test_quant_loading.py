@@ -192,6 +192,13 @@ def test_settings_of_another_kind_than_the_files_are_refused(stored):
     refused(stored("nf4", {"load_in_4bit": False, "load_in_8bit": True}), "config.json says int8", "are stored as nf4")
 
 
+def test_settings_of_a_quantisation_over_dense_weights_are_refused(tmp_path):
+    config = json.loads((original(tmp_path) / "config.json").read_text())
+    settings = json.loads((FROZEN / "nf4" / "config.json").read_text())["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    refused(tmp_path, "config.json says nf4, and no layer is stored so: remove quantization_config from it")
+
+
 def test_settings_name_the_kind():
     assert [stored_kind(settings) for settings in SETTINGS.values()] == list(SETTINGS)
     for settings in ("nf4", 4, ["bitsandbytes"]):

@@ -301,6 +301,7 @@ END_TOKENS = ("<|im_end|>", "<|endoftext|>", "a", "b")
         ({"tokenizer_config": {"eos_token": "<|endoftext|>"}}, ["<|im_end|>", "<|endoftext|>"]),
         ({"tokenizer_config": {"eos_token": {"content": "<|endoftext|>"}}}, ["<|im_end|>", "<|endoftext|>"]),
         ({"tokenizer_config": {"eos_token": "a"}, "config": {"eos_token_id": "#b"}}, ["<|im_end|>", "a", "b"]),
+        ({"config": {"eos_token_id": 319, "vocab_size": 320}}, ["<|im_end|>", 319]),
     ],
     ids=str,
 )
@@ -310,7 +311,26 @@ def test_eos_ids_are_merged_from_all_files(tmp_path, files, expected):
     for token, i in tokens.items():  # "#token" is replaced by its id
         named = named.replace(f'"#{token}"', str(i))
     eos_ids = Tokenizer(small_folder(tmp_path, **json.loads(named))).eos_ids
-    assert eos_ids == {tokens[token] for token in expected} and None not in eos_ids
+    assert eos_ids == {tokens.get(token, token) for token in expected} and None not in eos_ids
+
+
+@pytest.mark.parametrize("name", ["config", "generation_config"])
+@pytest.mark.parametrize("eos", [320, -1, [5, 999_999]])
+def test_an_end_token_without_a_row_is_refused(tmp_path, name, eos):
+    files = {"config": {"vocab_size": 320}}
+    files[name] = files.get(name, {}) | {"eos_token_id": eos}
+    with pytest.raises(ValueError, match=rf"/{name}\.json: eos_token_id -?\d+ is not in 0 to 319, the model's rows$"):
+        Tokenizer(small_folder(tmp_path, **files))
+
+
+def test_a_checkpoint_without_a_template_is_said_once(tmp_path, capsys):
+    for _ in range(2):
+        Tokenizer(small_folder(tmp_path))
+    said = f"no chat template in {tmp_path}: messages are written as ChatML, from its control tokens\n"
+    assert capsys.readouterr().err == said
+    load_tokenizer("tiny")
+    Tokenizer(small_folder(tmp_path, tokenizer_config={"chat_template": CHATML}))
+    assert not capsys.readouterr().err
 
 
 def test_llama_tokenizer_decodes_its_golden_story():
@@ -326,11 +346,24 @@ def test_llama_tokenizer_decodes_its_golden_story():
 def test_broken_tokenizer_files_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json: the model folder has no tokenizer\.json"):
         Tokenizer(tmp_path)
+    (tmp_path / "tokenizer.model").touch()
+    with pytest.raises(FileNotFoundError, match=r"SentencePiece.*save_pretrained.* writes tokenizer\.json$"):
+        Tokenizer(tmp_path)
     for content in ("{", "{}", "[]", '{"model": 3}'):
         (tmp_path / "tokenizer.json").write_text(content)
         with pytest.raises(ValueError, match=r"tokenizer\.json: not a tokenizer file") as caught:
             Tokenizer(tmp_path)
         assert "\n" not in str(caught.value)
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1\n")
+    with pytest.raises(ValueError, match="is a Git LFS pointer, not the file: git lfs pull"):
+        Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config", "tokenizer_config"])
+def test_a_broken_file_beside_the_tokenizer_is_named_as_itself(tmp_path, name):
+    (small_folder(tmp_path) / f"{name}.json").write_text("{bad")
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/{name}\.json: not valid JSON"):
+        Tokenizer(tmp_path)
 
 
 def test_an_unknown_role_is_refused(chat):

@@ -17,6 +17,7 @@ from models.weights import resolve, split_revision
 
 CASES = cases("weights")
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1234\n"
 RAW = {"model_type": "qwen2", **SMALL}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -227,6 +228,22 @@ def test_unknown_name_is_refused(name, tmp_path, monkeypatch):
     refused(FileNotFoundError, name, repr(name), "no such folder", "not a hub id")
 
 
+def test_an_empty_name_and_a_file_are_refused(folder, monkeypatch):
+    """An empty name is an empty variable of a shell, and as a path it would be the folder that one works in."""
+    monkeypatch.chdir(folder)
+    refused(Refusal, "", "model= is given without a name")
+    path = folder / "model.safetensors"
+    refused(FileNotFoundError, path, repr(str(path)), f"this is a file: give its folder, {folder}")
+
+
+def test_an_adapter_beside_a_model_is_said_once(folder, capsys):
+    (folder / "adapter_config.json").write_text("{}")
+    for _ in range(2):
+        load_model(str(folder))
+    said = f"{folder} has a model and an adapter: model= alone plays the model, adapter={folder} beside it both\n"
+    assert capsys.readouterr().err == said
+
+
 def test_hub_id_without_network_is_refused(cache):
     refused(FileNotFoundError, "Nobody/no-such-model", "Nobody/no-such-model", "hub")
 
@@ -236,6 +253,12 @@ def test_truncated_file_is_refused(folder, keep):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
     refused(Refusal, folder, str(path), "not a whole safetensors file")
+
+
+def test_a_git_lfs_pointer_is_named(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(LFS_POINTER)
+    refused(Refusal, folder, f"{path}: is a Git LFS pointer, not the file: git lfs pull")
 
 
 @pytest.mark.parametrize(
@@ -270,6 +293,8 @@ def test_missing_or_repeated_shard_is_refused(folder):
     refused(Refusal, folder, str(folder / second), "already in another shard")
     (folder / second).write_bytes(content)
     assert load_model(str(folder)).config == read_config(folder)
+    (folder / "model.safetensors.index.json").unlink()
+    refused(FileNotFoundError, folder, f"; {first} is a shard, which is read only with the index")
 
 
 @pytest.mark.parametrize(

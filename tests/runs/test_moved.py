@@ -29,6 +29,7 @@ def moved(tmp_path_factory) -> Path:
     shutil.move(first, second)
     path = second / "epoch_1" / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": GONE}))
+    (second / "epoch_1" / "manifest.json").unlink()  # it has the digest of the file with the other base
     return second
 
 

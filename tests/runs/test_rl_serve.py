@@ -295,6 +295,21 @@ def test_bad_requests_get_one_line(server, case):
     assert said["error"]["message"] and "\n" not in said["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"prompt": ""}, "the prompt is empty: it needs a token at least"),
+        ({"stop": [5]}, "stop must be a text or a list of texts, not [5]"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids must be a list of ids, not ['a']"),
+        ({"stream_options": {"include_usage": True}}, "stream_options goes with stream=true"),
+    ],
+    ids=str,
+)
+def test_a_wrong_field_says_what_is_wanted(server, body, said):
+    status, answer = ask(server, "/v1/completions", {**PROMPT, **body})
+    assert status == 400 and said in answer["error"]["message"], answer
+
+
 LONG = {
     "a prompt": ("/v1/completions", {"prompt": "a" * 8_000_000}),
     "many prompts": ("/v1/completions", {"prompt": ["a" * 15_000] * 500}),
