@@ -44,6 +44,8 @@ def conversation(row: object, prompt: str, answer: str = "") -> tuple[list[dict]
     """
     if not isinstance(row, dict):
         raise Refusal("not a JSON object")
+    if _is_table(row):
+        raise Refusal('one object of columns, not rows: pandas writes rows with orient="records", lines=True')
     row = {name: value for name, value in row.items() if not _is_empty(value) or name in (prompt, answer, *LISTS)}
     read, refused = {"system", "system_prompt", "tools"}, MEANINGFUL | (LEARNED if answer else set())
     if row.get(prompt) is not None and (not answer or row.get(answer) is not None):
@@ -69,6 +71,18 @@ def conversation(row: object, prompt: str, answer: str = "") -> tuple[list[dict]
             raise Refusal("it declares tools, and begins with a message of the assistant")
         messages[0] = {**messages[0], "tools": tools}
     return messages, row.keys() - read
+
+
+def _is_table(row: dict) -> bool:
+    """Return whether an object has columns: {"0": value, ...} under each key, as pandas writes them, or equal lists.
+
+    A row that can be read is no table: it has a text, or a list with an object for each message.
+    """
+    columns = [value for value in row.values() if value]
+    if columns and all(isinstance(column, dict) for column in columns):
+        return all(str(key).isdecimal() for column in columns for key in column)
+    lists = [column for column in columns if isinstance(column, list) and not any(isinstance(v, dict) for v in column)]
+    return len(lists) == len(columns) > 1 and len({*map(len, lists)}) == 1
 
 
 def _of_columns(row: dict, prompt: str, answer: str) -> tuple[list[dict], set[str]]:
@@ -113,6 +127,9 @@ def _of_list(row: dict, prompt: str, answer: str) -> tuple[list[dict], set[str]]
     """Return the messages of a conversation's list, and the columns read."""
     names = [name for name in LISTS if row.get(name) is not None]
     if not names:
+        nulls = [name for name in (*LISTS, prompt, answer) if name in row and row[name] is None]
+        if nulls and (nulls[0] in LISTS or {prompt, answer or prompt} <= row.keys()):
+            raise Refusal(f"its {nulls[0]!r} is null: leave the row out")
         wanted = f"a text under {prompt!r}" + (f" and {answer!r}" if answer else "")
         there = ", ".join(repr(name)[1:-1][:80] for name in list(row)[:20])
         other = " (sft.prompt_column= and sft.answer_column= name other columns)" if answer else ""

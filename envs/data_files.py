@@ -53,11 +53,11 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def whole(value: Any, text: str) -> Any:
+def whole(value: Any, text: str = "\\ud") -> Any:
     """Return the value of a text. Raise ValueError for half a surrogate pair in it, which no tokenizer takes."""
     try:
         if "\\ud" in text.lower():
-            json.dumps(value, ensure_ascii=False).encode()
+            json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         raise Refusal("half a surrogate pair in a string") from None
     return value

@@ -1,5 +1,6 @@
 """Rows of a Parquet file, the form of data sets on Hugging Face; needs the package pyarrow, or a conversion."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,12 @@ def read(path: str | Path) -> list[dict]:
 
 
 def _without_padding(value: Any) -> Any:
-    """Return a value without the None that Parquet gives an object for each key that another row's has."""
+    """Return a value without the None that Parquet gives an object for each key that another row's has.
+
+    A decimal number becomes its text, which keeps all its digits.
+    """
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     if isinstance(value, dict):
         return {name: _without_padding(part) for name, part in value.items() if part is not None}
     return [_without_padding(part) for part in value] if isinstance(value, list) else value

@@ -27,6 +27,7 @@ Expert.   The answer column, as it is.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -60,6 +61,8 @@ class Config:
             scorer.load(self.match)
         elif self.match not in RULES:
             raise Refusal(f"match must be text, number or FILE.py:FUNCTION, not {self.match!r}")
+        if self.prompt_column == self.answer_column:
+            raise Refusal(f"prompt_column and answer_column are both {self.answer_column!r}: the question is no answer")
         check_splits(self)
         for path in set(files_of(self.data).values()) if self.data else ():
             rows.row_places(path, reader(self), once=True)
@@ -119,11 +122,14 @@ class Env(OwnSplits):
 
 @read_once
 def say_unread(config: Config, path: str) -> None:
-    """Print the columns of a file's first row that a rule does not read; a function reads what it wants."""
-    row = rows.row_of(path, rows.places_in_order(path, reader(config), once=True)[0])
-    _, unread = conversation(row, config.prompt_column)
-    if unread := sorted(unread - {config.answer_column}) if config.match in RULES else []:
-        print(f"data: columns of {path} that are not read: {', '.join(map(repr, unread[:12]))}", file=sys.stderr)
+    """Print the columns that a rule does not read, with how many rows have them; a function reads what it wants."""
+    if config.match not in RULES:
+        return
+    unread = Counter(name for _, _, row in rows.each_row(path) for name in conversation(row, config.prompt_column)[1])
+    del unread[config.answer_column]
+    if unread:
+        names = ", ".join(f"{name!r} ({count:,} rows)" for name, count in sorted(unread.most_common(12)))
+        print(f"data: columns of {path} that are not read: {names}", file=sys.stderr)
 
 
 @lru_cache

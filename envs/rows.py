@@ -6,6 +6,7 @@ A field whose value is an object may hold it as a string in either form.
 
 import ast
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -24,6 +25,12 @@ class LeftOut(Exception):
     """A row that cannot be used, though its file may: it is counted. The text is the reason, the same for its kind."""
 
 
+BEGINNINGS = {  # of files that are not rows as they are, and what to do
+    b"\x1f\x8b": "is compressed with gzip: gunzip it",
+    b"version https://git-lfs.github.com/spec/v1": "is a Git LFS pointer, not the file: git lfs pull",
+}
+OTHER_FORMS = (".csv", ".tsv", ".yaml", ".yml")
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(?<!\.json)(?<!\.jsonl)(?<!\.parquet)")
 MOST_LITERAL = 1 << 20  # characters of a Python literal, whose syntax tree is many times as large
 
 
@@ -68,9 +75,36 @@ def places_in_order(path: str, task_of: Callable[[dict], str], once: bool = Fals
     return _scan(path, task_of, once)[0]
 
 
+def each_row(path: str) -> Iterator[tuple[int, str, dict]]:
+    """Yield the place, its name in messages, and the row of each row of a file."""
+    return _array_rows(path) if _is_array(path) else _lines(path)
+
+
+def check_rows_file(path: str) -> None:
+    """Raise ValueError if the value of data= is not a file of rows; the line says what it is instead."""
+    what, ending = "", Path(path).suffix.lower()
+    if os.path.isdir(path):
+        what = "is a folder: name one of its files"
+    elif os.path.exists(path) and not os.path.isfile(path):
+        what = "is a stream, and rows are read more than once: write them into a file"
+    elif os.path.isfile(path):
+        with open(path, "rb") as file:
+            first = file.read(100)
+        what = next((what for begins, what in BEGINNINGS.items() if first.startswith(begins)), "")
+        if ending in OTHER_FORMS:
+            what = f"is {ending[1:].upper()}: the forms of rows are JSON Lines, one JSON array, and Parquet"
+    elif "," in path and all(map(os.path.isfile, path.split(","))):
+        what = "names several files: write their rows into one"
+    elif HUB_NAME.fullmatch(path) and not os.path.isdir(os.path.dirname(path)):
+        what = f"is no file; a data set of the hub is downloaded first: hf download {path} --repo-type dataset"
+    if what:
+        raise Refusal(f"data: {path} {what}")
+    check_file("a file with a row in each line", path)
+
+
 def _scan(path: str, task_of: Callable[[dict], str], once: bool) -> tuple[list[int], dict[str, list[int]]]:
     """Return the places of all usable rows, and those of each split by hash."""
-    check_file("a file with a row in each line", path)
+    check_rows_file(path)
     return _scanned(path, task_of, once, _version(path))
 
 
@@ -80,7 +114,7 @@ def _scanned(
 ) -> tuple[list[int], dict[str, list[int]]]:
     in_order, by_split = [], {split: [] for split in SPLITS}
     first, repeated, total, reasons, first_out = {}, [], 0, Counter(), ""
-    for place, where, row in _array_rows(path) if _is_array(path) else _lines(path):
+    for place, where, row in each_row(path):
         total += 1
         try:
             task = task_of(row)
@@ -163,13 +197,23 @@ def _lines(path: str) -> Iterator[tuple[int, str, dict]]:
                 except ValueError as error:
                     raise Refusal(f"data: line {count} of {path}: {error}") from None
                 if not isinstance(row, dict):
-                    raise Refusal(f"data: line {count} of {path} must be one object, as JSON or as a Python literal")
+                    form = "one object, as JSON or as a Python literal"
+                    raise Refusal(f"data: line {count} of {path} must be {form}{_fault(text)}")
                 try:
                     whole(row, text)
                 except ValueError as error:
                     raise Refusal(f"data: line {count} of {path} has {error}") from None
                 yield place, f"line {count}", row
             place += len(line)
+
+
+def _fault(text: str) -> str:
+    """Return where and why a text is not JSON; nothing if it is."""
+    try:
+        json.loads(text.strip())
+    except (ValueError, RecursionError) as error:
+        return f" (as JSON: {error})"
+    return ""
 
 
 def row_at(path: str, places: dict[str, list[int]], rng: Random, split: str) -> dict:

@@ -15,6 +15,7 @@ than ten distinct prompts hold nothing out.
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -28,8 +29,10 @@ from tqdm import tqdm
 import envs
 from envs import parquet
 from envs.conversations import conversation, without_flag
+from envs.data_files import whole
 from envs.demos import expert
 from envs.requests import Request, Result
+from envs.rows import check_rows_file
 from models import CausalLM, Tokenizer
 from models.json_file import parse_json, read_bytes
 from rl import ranks, sft
@@ -47,6 +50,10 @@ from rl.tasks import Task, failures_of, make_env, system_prompt_text, task_diges
 from rl.tools import write_reply
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
+# of chat templates, which may be another model's; and tags of the vocabulary that are no part of a template
+MARKS = ("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|eot_id|>", "<|user|>", "<|assistant|>", "<|end|>")
+MARKS += ("<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "</s>")
+TAG = re.compile("</?[a-z0-9_]+>")
 MOST_ARRAY, MOST_PARTS = 2**27, 5_000_000  # bytes, lists and objects of a file that is one JSON array
 
 
@@ -67,6 +74,7 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     """
     algo_cfg = cfg.algorithm
     rows = read_rows(Path(cfg.data), algo_cfg.prompt_column, algo_cfg.answer_column)[: cfg.max_samples or None]
+    say_marks(rows, tokenizer)
     if cfg.system_prompt:
         text = system_prompt_text(cfg.system_prompt)
         rows = [[{"loss": False, **message} for message in with_prompt(row, text)] for row in rows]
@@ -105,16 +113,29 @@ def load(cfg: Config, tokenizer: Tokenizer) -> Demonstrations:
     return demos
 
 
+def say_marks(rows: list[list[dict]], tokenizer: Tokenizer) -> None:
+    """Print how many conversations have marks of a chat template in their texts: those are read as letters."""
+    own = (tokenizer.show([i]) for i in tokenizer.control_ids)
+    marks = re.compile("|".join(map(re.escape, {*MARKS, *(mark for mark in own if not TAG.fullmatch(mark))})))
+    texts = ("\n".join(message["content"] for message in row) for row in rows)
+    if found := Counter(mark[0] for text in texts if (mark := marks.search(text))):
+        [(mark, _)] = found.most_common(1)
+        count = f"{found.total():,} rows contain {mark}"
+        print(f"data: {count} as text, which is read as letters: give the conversation without its template")
+
+
 def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
     """Return conversations as [{"role", "content", "loss"}, ...]; loss: whether the message is learned.
 
     Print the columns that were not read. Raise ValueError for a row that is no conversation, or larger than MOST_BYTES.
     """
+    if prompt == answer:
+        raise Refusal(f"sft.prompt_column and sft.answer_column are both {answer!r}: the prompt is no answer")
     conversations, unread, columns = [], Counter(), {}
     for where, row in _rows(path):
         try:
             messages, not_read = conversation(row, prompt, answer)
-            messages = [{"loss": message["role"] == "assistant", **message} for message in messages]
+            messages = whole([{"loss": message["role"] == "assistant", **message} for message in messages])
             learned = [message for message in messages if message["loss"]]
             if not learned:
                 raise Refusal("no message of the assistant is to be learned")
@@ -135,11 +156,12 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
 
 def _rows(path: Path) -> Iterator[tuple[str, object]]:
     """Yield where each row of a file stands, and its value. Raise ValueError for a file that is none of the forms."""
+    check_rows_file(str(path))
     if path.suffix == parquet.ENDING:
         yield from ((f"row {number}", row) for number, row in enumerate(parquet.read(path), 1))
         return
-    if (whole := _whole(path)) is not None:
-        yield from ((f"row {number}", row) for number, row in enumerate(whole, 1))
+    if (array := _array(path)) is not None:
+        yield from ((f"row {number}", row) for number, row in enumerate(array, 1))
         return
     for number, line in bounded_lines(path, MOST_BYTES):
         try:
@@ -152,7 +174,7 @@ def _rows(path: Path) -> Iterator[tuple[str, object]]:
             raise Refusal(f"{path}, line {number}: {error}; a file has one row in each line, or is one array") from None
 
 
-def _whole(path: Path) -> list | None:
+def _array(path: Path) -> list | None:
     """Return the rows of a file that is one JSON array, or one object over several lines; None for JSON Lines."""
     with open(path, "rb") as file:
         first = next((line for line in file if line.strip(b"\xef\xbb\xbf \t\r\n")), b"")

@@ -26,6 +26,7 @@ from models.chat.formats import CHATML_TEMPLATE
 from models.config import parse_config
 from models.decoder import CausalLM
 from models.export import save_model
+from models.json_file import parse_json
 from models.refusal import Refusal
 from models.tiny.exercises import exercise
 from rl.config import program
@@ -82,6 +83,32 @@ class Keys:
     def __post_init__(self):
         if not list(Path(self.demos).glob("*.jsonl")):
             raise Refusal(f"demos={self.demos}: no such folder, or no .jsonl file in it")
+
+
+def read_conversations(path: Path) -> list[list[dict]]:
+    """Return the conversations of a file of demonstrations. Raise ValueError, with its line, for any other row."""
+    found = []
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = parse_json(line)
+            except ValueError as error:
+                raise Refusal(f"{path}, line {number}: {error}") from None
+            messages = row.get("messages") if isinstance(row, dict) else None
+            if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+                form = '{"messages": [{"role": "user", "content": TEXT}, ...]}'
+                raise Refusal(f"{path}, line {number}: a row must be {form}, as python -m envs NAME demos=N writes it")
+            found.append(messages)
+    if not found:
+        raise Refusal(f"{path}: no conversation in it")
+    return found
+
+
+def _is_message(value: object) -> bool:
+    """Return whether a value is a message that a lesson can have; others, such as calls of tools, are not learned."""
+    if not isinstance(value, dict) or value.keys() - {"role", "content", "loss"} or value.get("role") not in ROLES:
+        return False
+    return isinstance(value.get("content"), str) and isinstance(value.get("loss", True), bool)
 
 
 def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
@@ -256,7 +283,7 @@ def main(keys: Keys) -> None:
     out, state = Path(keys.out), Path(keys.out) / "state.pt"
     saved = load_state(keys, state)
     paths = sorted(Path(keys.demos).glob("*.jsonl"))
-    files = [[json.loads(line)["messages"] for line in path.open()] for path in paths]
+    files = [read_conversations(path) for path in paths]
     some = [conversation for file in files for conversation in file[:1500]]  # enough for a tokenizer
     text = "\n".join(message["content"] for conversation in some for message in conversation)
     tokenizer = train_tokenizer(text, keys.vocab_size)

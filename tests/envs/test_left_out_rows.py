@@ -115,6 +115,7 @@ def test_a_key_that_stands_twice_is_refused(text, tmp_path):
 
 def test_columns_of_questions_that_are_not_read_are_named(tmp_path, capsys):
     rows = [{"question": f"{i}?", "answer": "1", "topic": "x", "messages": []} for i in range(3)]
+    rows += [{"question": "last?", "answer": "1", "hint": "x"}]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     envs.make("qa", data=str(tmp_path / "rows.jsonl"))
-    assert "that are not read: 'messages', 'topic'" in capsys.readouterr().err
+    assert "not read: 'hint' (1 rows), 'messages' (3 rows), 'topic' (3 rows)\n" in capsys.readouterr().err

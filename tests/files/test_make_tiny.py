@@ -94,6 +94,22 @@ def test_a_lesson_is_what_a_run_samples_and_nothing_else(demos, tmp_path, monkey
     assert targets[len(prompt) - 1 :][: len(reply)] == reply
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('{"question": "q"}', r"a\.jsonl, line 2: a row must be"),
+        ('{"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}]}', "line 2: a row must be"),
+        ('{"messages": [{"role": "bot", "content": "q"}]}', "line 2: a row must be"),
+        ('{"messages": [{"role": "assistant", "content": "", "tool_calls": []}]}', "line 2: a row must be"),
+        ("{", r"a\.jsonl, line 2: not valid JSON"),
+    ],
+)
+def test_a_row_that_is_no_conversation_is_one_line(tmp_path, row, said):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": TALK}) + f"\n{row}\n")
+    with pytest.raises(ValueError, match=said):
+        make_tiny.read_conversations(tmp_path / "a.jsonl")
+
+
 def test_careless_lessons_have_tokens_of_the_context():
     ids, targets = list(range(100, 140)), [IGNORED] * 20 + list(range(20))
     assert make_careless(Random(0), (ids, targets), 0.0) == (ids, targets)

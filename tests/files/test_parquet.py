@@ -2,6 +2,7 @@
 
 import json
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,12 @@ def test_calls_have_the_arguments_that_were_written(tmp_path):
     assert first == second
     written = [reply["tool_calls"][0]["function"]["arguments"] for _, reply in second]
     assert written == [{"city": "Paris"}, {"a": 1, "b": 2}]
+
+
+def test_a_decimal_number_is_read_as_its_text(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"question": "price?", "answer": Decimal("1.50"), "more": [{"at": Decimal("-0.00000001")}]}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    assert parquet.read(tmp_path / "rows.parquet") == [
+        {"question": "price?", "answer": "1.50", "more": [{"at": "-0.00000001"}]}
+    ]

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from cases import cases
 from conftest import reference
 
 import train
+from envs.rows import row_places
 from models import load_model, load_tokenizer
 from rl import data
 from rl.batch import forward, make_batch
@@ -209,6 +213,65 @@ def test_columns_that_are_not_read_are_named(tokenizer, tmp_path, capsys):
     (episode,) = loaded(tokenizer, written(tmp_path, both)).train
     assert learned(tokenizer, episode) == ["Four.<|im_end|>"]
     assert "are not read: 'messages' (1 rows)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("row", "mark"),
+    [
+        ({"prompt": "<|im_start|>user\nq<|im_end|>\n", "answer": "a"}, "<|im_start|>"),
+        ({"prompt": "[INST] q", "answer": "a"}, "[INST]"),
+        ({"prompt": "q", "answer": "a<|endoftext|>"}, "<|endoftext|>"),  # only the vocabulary has it
+        ({"prompt": "a < b, [i], <b>", "answer": "<think>\nyes\n</think>\n\na"}, None),
+    ],
+)
+def test_marks_of_a_template_in_a_text_are_printed(tokenizer, tmp_path, capsys, row, mark):
+    loaded(tokenizer, written(tmp_path, row, PAIR))
+    said = f"data: 1 rows contain {mark} as text, which is read as letters: give the conversation without its template"
+    out = capsys.readouterr().out
+    assert said in out if mark else "as text" not in out
+
+
+def test_tags_of_the_vocabulary_are_no_marks_of_a_template(capsys):
+    vocabulary = SimpleNamespace(control_ids=[0, 1], show=lambda ids: ("<b>", "[gMASK]")[ids[0]])
+    data.say_marks([[{"content": "<b>q</b>"}]], vocabulary)
+    assert capsys.readouterr().out == ""
+    data.say_marks([[{"content": "<b>q"}, {"content": "[gMASK]"}]], vocabulary)
+    assert "1 rows contain [gMASK] as text" in capsys.readouterr().out
+
+
+def test_a_prompt_is_not_its_own_answer(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match=r"sft\.answer_column are both 'answer'"):
+        loaded(tokenizer, written(tmp_path, PAIR), "sft.prompt_column=answer")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl", b"\x1f\x8b\x08", "is compressed with gzip: gunzip it"),
+        (
+            "a.jsonl",
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "is a Git LFS pointer, not the file: git lfs pull",
+        ),
+        ("a.csv", b"a,b\n", "is CSV: the forms of rows are JSON Lines, one JSON array, and Parquet"),
+        (".", b"", "is a folder"),
+        ("pipe", b"", "is a stream"),
+        ("rows.jsonl,rows.jsonl", b"", "names several files"),
+        ("openai/gsm8k", b"", "hf download openai/gsm8k --repo-type dataset"),
+        ("openai/gsm8k.jsonl", b"", "no file 'openai/gsm8k.jsonl'"),
+        ("row.jsonl", b"", "did you mean 'rows.jsonl'?"),
+    ],
+)
+def test_what_is_no_file_of_rows_is_named(tmp_path, monkeypatch, name, content, said):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    written(tmp_path, PAIR)
+    if content:
+        Path(name).write_bytes(content)
+    for read in (lambda: data.read_rows(Path(name), "prompt", "answer"), lambda: row_places(name, str)):
+        with pytest.raises(ValueError) as caught:
+            read()
+        assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_call_without_a_template_for_it_is_refused(tokenizer, tmp_path):
