@@ -13,6 +13,7 @@ import lora
 from envs.http.exchange import is_address
 from envs.prompt_file import ENDINGS
 from envs.qa import NEEDED
+from envs.rows import check_rows_file
 from lora.peft_files import MOST_RANK, is_adapter
 from rl import curriculum, plan
 from rl.config import model_checks, reward_checks
@@ -187,8 +188,11 @@ def check_source(cfg: Config) -> None:
     if cfg.data and cfg.algorithm.source == "rollouts":
         way = f"to be rewarded for right answers to its questions: env=qa qa.data={cfg.data}"
         raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}; {way}")
-    if cfg.data and not Path(cfg.data).is_file():
-        raise ArgumentError(f"data={cfg.data}: no such file")
+    if cfg.data:
+        try:
+            check_rows_file(cfg.data)
+        except ValueError as error:
+            raise ArgumentError(str(error)) from None
     if cfg.algorithm.source != "rollouts" and not cfg.data and (lacks := without_expert(cfg)):
         raise ArgumentError(f"algo={cfg.algo} imitates an expert, and {lacks}; data=FILE takes rows")
 
