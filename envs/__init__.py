@@ -86,6 +86,8 @@ def _module(name: str) -> ModuleType:
     try:
         module = import_module(NAMES[name])
     except (Exception, SystemExit) as error:
+        if isinstance(error, ImportError) and error.name is None:
+            raise  # worded for people, as that of envs/linux.py
         if isinstance(error, ModuleNotFoundError) and f"{NAMES[name]}.".startswith(f"{error.name}."):
             raise Refusal(f"environment {name!r}: NAMES names {NAMES[name]}, and there is no such file") from None
         path = getattr(find_spec(NAMES[name]), "origin", NAMES[name])

@@ -129,7 +129,7 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
 
     Print the columns that were not read. Raise ValueError for a row that is no conversation, or larger than MOST_BYTES.
     """
-    if prompt == answer:
+    if prompt and prompt == answer:
         raise Refusal(f"sft.prompt_column and sft.answer_column are both {answer!r}: the prompt is no answer")
     conversations, unread, columns = [], Counter(), {}
     for where, row in _rows(path):

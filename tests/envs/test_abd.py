@@ -319,9 +319,10 @@ def test_missing_file_is_reported_before_the_run(tmp_path, capsys):
         with pytest.raises(SystemExit, match="2"):
             parse([f"env={name}", f"{name}.data={path[:-1]}"])
         assert capsys.readouterr().err == f"train.py: {line}; did you mean {path!r}?\n"
-    for nowhere in ("/no/where", str(tmp_path)):  # a folder is no file
-        with pytest.raises(ValueError, match=f"^data must be {kinds['abd']}: no file {nowhere!r}"):
-            Config(data=nowhere)
+    with pytest.raises(ValueError, match=f"^data must be {kinds['abd']}: no file '/no/where'"):
+        Config(data="/no/where")
+    with pytest.raises(ValueError, match=f"^data: {tmp_path} is a folder: name one of its files"):
+        Config(data=str(tmp_path))
 
 
 def test_byte_order_mark_is_not_part_of_the_first_row(tmp_path):
