@@ -1,6 +1,5 @@
 """The error of models that somebody worded for the user: programs print its line; other errors keep their traceback."""
 
-import sys
 from functools import cache
 
 
@@ -10,5 +9,5 @@ class Refusal(ValueError):
 
 @cache
 def say(line: str) -> None:
-    """Print a line about what the user gave to stderr, once: programs read a model's files several times."""
-    print(line, file=sys.stderr)
+    """Print a line about what the user gave, once: programs read a model's files several times."""
+    print(line, flush=True)

@@ -95,8 +95,8 @@ def share_options(layers: list[Layer], env: str) -> list[Layer]:
             continue
         layers = [(source, {name: keys[name] for name in keys if name != key}) for source, keys in layers]
         having = [name for name in mixture(env) if key in keys_of(envs.config_class(name))]
-        if not having and layers[setting[-1]][0] == "command line":
-            raise ArgumentError(f"{key}= has no effect with env={env}, which has no such option")
+        if not having and key == "max_turns" and layers[setting[-1]][0] == "command line":
+            raise ArgumentError(f"max_turns= has no effect with env={env}, which has no such option")
         source, keys = layers[setting[-1]]
         layers[setting[-1]] = (source, {f"{name}.{key}": value for name in having} | keys)
     return layers

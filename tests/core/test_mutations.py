@@ -238,13 +238,14 @@ result(
 
 arguments(
     "token mean per micro-batch", core, "aggregate", pieces("grpo"),
-    lambda loss, episode, kind, tokens, episodes, *more: (loss, episode, kind, len(loss), episodes, *more),
+    lambda loss, episode, kind, tokens, episodes, constant=1, turn_first_N=None:
+    (loss, episode, kind, len(loss), episodes, constant, turn_first_N),
 )  # fmt: skip
 for algorithm, loss_name in (("grpo as published", "sequence mean"), ("dr grpo", "constant")):
     arguments(
         f"{loss_name} per micro-batch", core, "aggregate", pieces(algorithm),
-        lambda loss, episode, kind, tokens, episodes, *more:
-        (loss, episode, kind, tokens, int(episode.max()) + 1, *more),
+        lambda loss, episode, kind, tokens, episodes, constant=1, turn_first_N=None:
+        (loss, episode, kind, tokens, int(episode.max()) + 1, constant, turn_first_N),
     )  # fmt: skip
 arguments(
     "reinforce pushes what was good down", reinforce, "loss", rloo,

@@ -327,10 +327,10 @@ def test_a_checkpoint_without_a_template_is_said_once(tmp_path, capsys):
     for _ in range(2):
         Tokenizer(small_folder(tmp_path))
     said = f"no chat template in {tmp_path}: messages are written as ChatML, from its control tokens\n"
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().out == said
     load_tokenizer("tiny")
     Tokenizer(small_folder(tmp_path, tokenizer_config={"chat_template": CHATML}))
-    assert not capsys.readouterr().err
+    assert not capsys.readouterr().out
 
 
 def test_llama_tokenizer_decodes_its_golden_story():

@@ -241,7 +241,7 @@ def test_an_adapter_beside_a_model_is_said_once(folder, capsys):
     for _ in range(2):
         load_model(str(folder))
     said = f"{folder} has a model and an adapter: model= alone plays the model, adapter={folder} beside it both\n"
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().out == said
 
 
 def test_hub_id_without_network_is_refused(cache):
