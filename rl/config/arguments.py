@@ -87,7 +87,7 @@ def _choice(key: str, value: Any, choices: tuple[str, ...]) -> str:
         near = hint(str(value).lower(), choices)  # the db_bench guide writes AdamW
         if key == "algo" and (RECIPES / f"{value}.toml").is_file():
             near = f"; did you mean recipe={value}?"
-        near = f"; did you mean {ALIASES[value]}?" if ALIASES.get(value) in choices else near
+        near = f"; did you mean {ALIASES[value]}?" if ALIASES.get(str(value)) in choices else near
         raise ArgumentError(f"{key}={value} is not one of {', '.join(choices)}{near}")
     return value
 
