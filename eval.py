@@ -106,7 +106,7 @@ def words_and_lines_as_trained(words: list[str]) -> tuple[list[str], list[str]]:
 def check_names(words: list[str]) -> None:
     """Raise ArgumentError for a key of train.py that has another name here, and that would be read as a setting."""
     for word in words:
-        if (key := arguments.key_of(word)) in TRAINING:
+        if "=" in word and (key := arguments.key_of(word)) in TRAINING:  # without it, a topic of --help
             raise ArgumentError(f"{word} is a key of train.py; here it is {TRAINING[key]}=")
 
 

@@ -99,8 +99,8 @@ class Keys:
         if self.private and not self.push:
             raise Refusal("private=true goes with push=user/name")
         of_merging = ("dtype", "force", "prompts", "max_kl", "min_agreement")
-        # 0 asks for nothing: prompts=0
-        given = [key for key in of_merging if getattr(self, key) not in (getattr(Keys, key), 0)]
+        given = [key for key in of_merging if getattr(self, key) != getattr(Keys, key)]
+        given = given if self.prompts else [key for key in given if key != "prompts"]  # 0 asks for nothing
         if self.merges_nothing and given:
             alone = "adapter_only=true" if self.adapter_only else "export=vllm"
             raise Refusal(f"{given[0]}= has no effect beside {alone}, which merges nothing")

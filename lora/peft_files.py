@@ -7,7 +7,6 @@ that the config names, with their shapes. An option of the config is read, or ca
 computes, or must be unset; any other option, also one of a later version of PEFT, is refused by name.
 """
 
-import hashlib
 import json
 import re
 import warnings
@@ -32,7 +31,6 @@ from lora.targets import Patterns, as_int, common_size, matching, part_starts, s
 MOST_RANK = 4096  # of an adapter
 HUB_ID = r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+"
 MOST_BYTES = 2**20  # of adapter_config.json
-WRITTEN = "adapter_config.json", "adapter_model.safetensors"  # of which a run's manifest.json has the digests
 READ = {  # options that are read
     *("peft_type", "base_model_name_or_path", "revision", "r", "lora_alpha", "lora_dropout", "use_rslora"),
     *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern"),
@@ -104,7 +102,6 @@ def load_adapter(model: nn.Module, folder: Path | str, name: str = "default", tr
     """
     folder = Path(folder)
     config = read_adapter_config(folder)
-    _check_manifest(folder)
     ranks, alphas = config.get("rank_pattern") or {}, config.get("alpha_pattern") or {}
     with _naming(folder):
         fused = _fused_linears(config, model)
@@ -187,24 +184,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict:
     if twice := [name for name in names if names.count(name) > 1]:
         raise Refusal(f"the key {twice[0]!r} twice")
     return dict(pairs)
-
-
-def _check_manifest(folder: Path) -> None:
-    """Raise ValueError for a file that is not the one whose sha256 the run has written into manifest.json beside it.
-
-    Other files of the folder may change, and a manifest.json of another program says nothing.
-    """
-    try:
-        with open(folder / "manifest.json", "rb") as file:
-            digests = dict(json.loads(file.read(MOST_BYTES))["sha256"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return
-    for path in (folder / name for name in WRITTEN if name in digests and (folder / name).is_file()):
-        with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != digests[path.name]:
-            mend = "copy it anew, or remove manifest.json if the change is meant"
-            raise Refusal(f"{path}: is not the file that the run wrote: {mend}")
 
 
 def _check(config: dict) -> None:

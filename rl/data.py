@@ -44,9 +44,9 @@ from rl.evaluate import held_out_tasks, progress_bar
 from rl.ranks.pace import Pace
 from rl.ranks.playing import play_on_ranks
 from rl.records import Episode, Turn
-from rl.rollout import UNSEEN, add_step, check_failures, difference, timed_out, write_prompt
+from rl.rollout import UNSEEN, add_step, difference, timed_out, write_prompt
 from rl.run.files import bounded_lines
-from rl.tasks import Task, failures_of, make_env, system_prompt_text, task_digest, with_prompt
+from rl.tasks import Task, check_failures, failures_of, make_env, system_prompt_text, task_digest, with_prompt
 from rl.tools import write_reply
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole

@@ -89,8 +89,7 @@ def gate(batch: Batch, cfg: Config) -> torch.Tensor:
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
     """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean.
 
-    A new term beside the policy gradient needs drops_zero_advantage = False, and one that reads entropy_N also
-    entropy_grad = True (rl/config/fields.py, Algorithm): without them it has no gradient, and no error.
+    A new term may need drops_zero_advantage or entropy_grad of Algorithm (rl/config/fields.py), or it has no gradient.
     """
     log_ratio_N = batch.logprobs_N - batch.old_logprobs_N
     loss_N, ratio_N, clipped_N = core.clipped_surrogate(log_ratio_N, batch.advantages_N, cfg.clip, cfg.clip_high)

@@ -93,8 +93,7 @@ def moving_average(average: float | None, value: float, decay: float) -> float:
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
     """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean.
 
-    A new term beside the policy gradient needs drops_zero_advantage = False, and one that reads entropy_N also
-    entropy_grad = True (rl/config/fields.py, Algorithm): without them it has no gradient, and no error.
+    A new term may need drops_zero_advantage or entropy_grad of Algorithm (rl/config/fields.py), or it has no gradient.
     """
     kl_N = kl.in_loss(batch, cfg)
     loss_N = kl_N - batch.advantages_N * batch.logprobs_N - cfg.entropy_coef * batch.entropy_N

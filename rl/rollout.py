@@ -31,7 +31,6 @@ from models.refusal import Refusal as RefusedByModel
 from rl import ranks, reward
 from rl.base_model import Base
 from rl.config.fields import Config, Reward
-from rl.config.refusals import Refusal
 from rl.ranks.pace import Pace
 from rl.ranks.playing import play_on_ranks
 from rl.records import Episode
@@ -39,11 +38,10 @@ from rl.remote.sampler import FailedTurn, RemoteEngine, remote_engine
 from rl.report import progress as live
 from rl.run.files import is_number
 from rl.run.health import sampler_hash
-from rl.tasks import Task, failures_of, make_env, task_digest
+from rl.tasks import Task, check_failures, failures_of, make_env, task_digest
 from rl.tools import read_action
 
 MAX_THREADS = 8  # slow environments that step at once: with more, programs that have a time limit would be slowed down
-GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
 
 # Takes the place of the environment's step for a reply that max_len cut short, which the environment never sees.
 UNSEEN = envs.Step("", 0.0, False, False, {"outcome": "unknown", "success": False, "valid": True, "shaped": 0.0})
@@ -390,18 +388,3 @@ def difference(before: list[int], after: list[int]) -> tuple[int, list[int]]:
     pairs = enumerate(zip(before, after[:-1], strict=False))
     kept = next((i for i, (a, b) in pairs if a != b), min(len(before), len(after) - 1))
     return kept, after[kept:]
-
-
-def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:
-    """End a rollout in which nothing works: raise ValueError if no episode is playing, all that ended have failed, and
-    GIVE_UP groups were tried or no task is waiting.
-
-    With several ranks the latter is no error here: others may have succeeded, and `play_on_ranks` looks at all.
-    finished: the episodes; playing, waiting: how many are not finished; error: of the episode that failed last.
-    """
-    if playing or not all(episode.infrastructure_failed for episode in finished):
-        return
-    groups = len({episode.group for episode in finished})
-    if groups >= GIVE_UP or not (waiting or ranks.here.world > 1):
-        tried = f"{len(finished)} of {len(finished) + waiting} episodes"
-        raise Refusal(f"{tried} were tried, and every one failed; the last: {error}") from error

@@ -14,10 +14,13 @@ from pathlib import Path
 import envs
 from envs import prompt_file
 from envs.refusal import Refusal as RefusedByEnvironment
+from rl import ranks
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config, Experiment
 from rl.config.refusals import Refusal, one_line
 from rl.reward import measure_progress
+
+GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,21 @@ def failures_of(env: str) -> Iterator[None]:
         # contextlib takes an error that StopIteration caused for one of this generator, and drops it
         cause = None if isinstance(error, StopIteration) else error
         raise envs.EnvironmentFailed(f"{env} raised {type(error).__name__}: {one_line(error)} ({where})") from cause
+
+
+def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:
+    """End a rollout in which nothing works: raise ValueError if no episode is playing, all that ended have failed, and
+    GIVE_UP groups were tried or no task is waiting.
+
+    With several ranks the latter is no error here: others may have succeeded, and `play_on_ranks` looks at all.
+    finished: the episodes; playing, waiting: how many are not finished; error: of the episode that failed last.
+    """
+    if playing or not all(episode.infrastructure_failed for episode in finished):
+        return
+    groups = len({episode.group for episode in finished})
+    if groups >= GIVE_UP or not (waiting or ranks.here.world > 1):
+        tried = f"{len(finished)} of {len(finished) + waiting} episodes"
+        raise Refusal(f"{tried} were tried, and every one failed; the last: {error}") from error
 
 
 def task_digest(env: envs.Environment) -> str:

@@ -1,6 +1,7 @@
 """Settings that do not go together: each is an ArgumentError, one line, before anything loads."""
 
 import importlib.util
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +48,8 @@ def check(cfg: Config) -> None:
             raise ArgumentError(f"{key}={getattr(cfg, key)} must be at most {most}")
     if cfg.system_prompt:
         system_prompt_text(cfg.system_prompt)
-        if not system_prompt_file(cfg.system_prompt) and Path(cfg.system_prompt).exists():
+        # not Path's exists(), which fails for a text that is too long for a name
+        if not system_prompt_file(cfg.system_prompt) and os.path.exists(cfg.system_prompt):
             ends = " or ".join(ENDINGS)
             raise ArgumentError(f"system_prompt={cfg.system_prompt} is a path; a prompt's file must end in {ends}")
     if "qa" in mixture(cfg.env) and not cfg.environments["qa"].data:

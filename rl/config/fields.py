@@ -215,9 +215,9 @@ class Algorithm(Protocol):
     group_size: int  # episodes per task
     critic: bool  # its loss reads values
     reference: bool  # its loss or its rewards read the reference's log-probabilities
-    entropy_grad: bool  # its loss has a gradient through the entropy
+    entropy_grad: bool  # its loss has a gradient through entropy_N; where this is False, a term of it has none
     target_kl: float | None  # ends the epoch's updates
-    drops_zero_advantage: bool  # a token of advantage 0 has no gradient
+    drops_zero_advantage: bool  # a token of advantage 0 has no gradient; False for a loss with another term
 
     critic_lr: float  # with a critic
     critic_hidden: int

@@ -20,8 +20,7 @@ EXAMPLE = "affine_ppo"  # a recipe of a guide
 MOST_BYTES, MOST_DEPTH = 2**14, 8  # of a file, in which tomllib's time grows with the square; of tables in one another
 NO_RECIPES = (".yaml", ".yml", ".json", ".py")  # suffixes of other stacks' settings
 SHARED = ("max_turns", "sandbox")  # keys whose default leaves every environment its own
-
-OF_A_RUN = {"recipe", "resume", "resume_from", "out", "plan"}  # keys that no recipe has
+OF_A_RUN = ("recipe", "resume", "resume_from", "out", "plan")  # keys that no recipe has
 
 Layer = tuple[str, dict[str, Any]]  # source, keys
 
@@ -70,11 +69,12 @@ def read(name: str, path: Path) -> dict[str, Any]:
         level = [value for one in level for value in one.values() if isinstance(value, dict)]
     if level:
         raise ArgumentError(f"recipe={name}: tables more than {MOST_DEPTH} deep")
-    for key in OF_A_RUN & table.keys():
-        raise ArgumentError(f"recipe={name}: {key}= is of one run; give it on the command line")
     for part in ("tiny", "guide"):
         if not isinstance(table.get(part, {}), dict):
             raise ArgumentError(f"recipe={name}: {part} must be a table, [{part}], not {table[part]!r}")
+    for keys in (table, table.get("tiny", {}), table.get("guide", {})):
+        if of_a_run := [key for key in OF_A_RUN if key in keys]:
+            raise ArgumentError(f"recipe={name}: {of_a_run[0]}= is of one run; give it on the command line")
     return table
 
 

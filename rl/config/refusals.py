@@ -23,25 +23,16 @@ GUIDES |= dict.fromkeys(("lora_weights_path", "adapter_path", "lora_adapter"), "
 GUIDES |= {"clip_range": "ppo.clip", "max_tokens": "max_new_tokens", "base_url": "server|sampler", "strategy": "shard"}
 GUIDES |= {"no_wandb": "track.to=none", "wandb_project": "track.project", "no_4bit": "quant=none", "path": "model"}
 GUIDES |= {"use_lora": "lora.r", "fp16": "dtype=bfloat16", "environments": "env", "config_path": "recipe"}
-GUIDES |= {
-    "num_epochs": "epochs",
-    "num_train_epochs": "epochs",
-    "scheduler_type": "schedule",
-    "dataset": "data|abd.data",
-}
+GUIDES |= {"num_epochs": "epochs", "num_train_epochs": "epochs", "scheduler_type": "schedule"}
+GUIDES |= {"dataset": "data|abd.data", "train_file": "data", "beta": "grpo.kl_coef", "wandb": "track.to=wandb"}
 GUIDES |= {"skill_to_tasks_path": "db_bench.data", "data_file_path": "db_bench.data", "use_merged_model": "model"}
 GUIDES |= {"merged_model_path": "out", "base_model": "model", "language_model": "model"}
 GUIDES |= {"model_name_or_path": "model", "repo_name": "push", "model_card": "card", "local_save_path": "out"}
 GUIDES |= {f"{name}_weight": f"planner.{name}_weight" for name in ("correctness", "token", "independence")}
 GUIDES |= {"token_efficiency_weight": "planner.token_weight", "dataset_name": "data", "lora_modules": "adapter"}
-GUIDES |= dict.fromkeys(("config_name", "config", "config_file"), "recipe") | {
-    "train_file": "data",
-    "beta": "grpo.kl_coef",
-}
-GUIDES |= dict.fromkeys(("per_device_train_batch_size", "train_batch_size"), "batch_size") | {"wandb": "track.to=wandb"}
-GUIDES |= dict.fromkeys(("max_completion_length", "max_completion_tokens"), "max_new_tokens") | {
-    "top_k_tokens": "top_k"
-}
+GUIDES |= dict.fromkeys(("config_name", "config", "config_file"), "recipe")
+GUIDES |= dict.fromkeys(("per_device_train_batch_size", "train_batch_size"), "batch_size")
+GUIDES |= dict.fromkeys(("max_completion_length", "max_completion_tokens"), "max_new_tokens")
 ELSEWHERE = {"adapter": "resume_from"}  # keys of one program: what another that lacks them calls the same
 LEFT_OUT = {"format": "weights are written as safetensors", "reduce": "gradients are added in one order"}
 LEFT_OUT |= {"role_dict": "roles are the chat format's", "no_push": "nothing is pushed without push="}
@@ -84,9 +75,10 @@ def not_key_value(word: str) -> str:
     if name in GUIDES or word.startswith("--"):
         ours = (f"{key}{'=' * ('=' not in key)}" for key in GUIDES.get(name, name).split("|"))
         return f"{word!r} is not key=value; write {' or '.join(ours)}"
-    key, colon, value = word.partition(":")
-    meant = f"write {key.strip()}={value.strip()}" if colon and value.strip() else "write key=value without blanks"
-    return f"{word!r} is not key=value; {meant if colon or word == '=' else '--help lists the keys'}"
+    key, colon, value = map(str.strip, word.partition(":"))
+    if colon and value:
+        return f"{word!r} is not key=value; write {key}={value}"
+    return f"{word!r} is not key=value; {'write key=value without blanks' if colon else '--help lists the keys'}"
 
 
 def unknown_key(key: str, known: list[str], own: Iterable[str] = ()) -> str:

@@ -116,11 +116,10 @@ def merge_section(gaps: dict | None) -> str:
 
 def vllm_section(name: str, base: str, rank: int) -> str:
     """Return the card's section about an adapter that vLLM takes."""
-    on_hub, revision = split_revision(base)
+    model, revision = split_revision(base) if _is_on_hub(base) else (FOLDER, None)
     pinned = f" --revision {revision}" if revision else ""
-    served = on_hub if _is_on_hub(base) else FOLDER
-    words = f"vllm serve {served}{pinned} --enable-lora --max-lora-rank {rank} --lora-modules mine={name}"
-    where = "" if _is_on_hub(base) else f"\n{FOLDER} is that of the base.\n"
+    words = f"vllm serve {model}{pinned} --enable-lora --max-lora-rank {rank} --lora-modules mine={name}"
+    where = f"\n{FOLDER} is that of the base.\n" * (model == FOLDER)
     return f"\n## Serving with vLLM\n\n    {words}\n{where}"
 
 

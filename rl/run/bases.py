@@ -22,7 +22,7 @@ from models.config import read_config
 from models.json_file import parse_json, read_bytes
 from models.weights import local, weight_files
 from rl.config.refusals import Refusal
-from rl.run.files import read_json
+from rl.run.files import read_json, verify_adapter
 
 FILE = "base.json"
 BLOCK, MOST_WEIGHTS = 2**20, 2**30  # of larger weights, every n-th block of a tensor is read
@@ -52,10 +52,12 @@ def write(folder: Path, base: Path, quant: str) -> None:
 
 
 def check(adapter: Path, base: Path, quant: str) -> None:
-    """Raise ValueError if the adapter was trained over another base, tokenizer or chat template than this base's.
+    """Raise ValueError if the adapter was trained over another base, tokenizer or chat template than this base's, or is
+    not the one that its run wrote.
 
     Print a line for another quantisation, and for a named base of which nothing can be compared.
     """
+    verify_adapter(adapter)
     before, named = recorded(adapter, base), lora.read_adapter_config(adapter).get("base_model_name_or_path")
     if changed := differences(before, identity(base, quant)):
         mend = "give model= the base that it was trained over"

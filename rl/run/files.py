@@ -193,6 +193,21 @@ def verify(folder: Path) -> None:
             raise Refusal(f"{folder / name}: damaged, its sha256 is not the manifest's")
 
 
+def verify_adapter(folder: Path) -> None:
+    """Raise ValueError naming a file of an adapter that differs from the folder's manifest.
+
+    Other files may change, such as a card. Without a manifest, or with another program's, nothing is compared.
+    """
+    try:
+        digests = dict(read_json(folder / "manifest.json")["sha256"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    for path in (folder / "adapter_config.json", folder / "adapter_model.safetensors"):
+        if path.name in digests and path.is_file() and sha256(path) != digests[path.name]:
+            mend = "copy it anew, or remove manifest.json if the change is meant"
+            raise Refusal(f"{path}: is not the file that the run wrote: {mend}")
+
+
 def is_whole(folder: Path) -> bool:
     """Return whether every file of the folder's manifest is as it was written."""
     try:

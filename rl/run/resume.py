@@ -171,8 +171,9 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
     if "cuda" in generators and torch.cuda.is_available():
         torch.cuda.set_rng_state(generators["cuda"])
     counters = read_json(folder / "state.json")
-    given = dict(counters.get("given", state.given))  # earlier checkpoints lack it, and the tokens
-    counters.setdefault("sampled_tokens", history.sampled_tokens(folder.parent, counters["epoch"]))
+    given = dict(counters.get("given", state.given))  # earlier checkpoints lack it
+    if "sampled_tokens" not in counters:  # likewise
+        counters["sampled_tokens"] = history.sampled_tokens(folder.parent, counters["epoch"])
     for name in COUNTERS:
         if given.get(name) != state.given.get(name):  # what the run has adapted holds until another value is given
             continue

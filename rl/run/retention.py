@@ -87,7 +87,8 @@ def words_if_finished(cfg: Config, run: Path) -> str:
         return ""
     try:
         counters = read_json(newest / "state.json")
-        tokens = counters.get("sampled_tokens", sampled_tokens(run, counters["epoch"]))
+        tokens = counters.get("sampled_tokens")
+        tokens = sampled_tokens(run, counters["epoch"]) if tokens is None else tokens  # of an earlier checkpoint
         words = words_to_go_on(cfg, limits_reached(cfg, counters["epoch"], counters["step"], tokens), run)
     except (OSError, ValueError, KeyError, TypeError):
         return ""  # damaged: resuming skips it

@@ -33,15 +33,18 @@ class Run:
     phases: dict[str, dict] = field(default_factory=dict)  # those that are not yet logged
 
     def begin(self, cfg: Config) -> None:
-        """Write config.json. The configuration gets the folder in `out`."""
+        """Take the configuration, with the folder in `out`."""
         print(f"run: {self.folder}", flush=True)
-        self.cfg, path = replace(cfg, out=str(self.folder)), self.folder / "config.json"
-        self.settings_before = path.read_text(encoding="utf-8") if cfg.resume else ""
+        self.cfg = replace(cfg, out=str(self.folder))
+
+    def write_settings(self) -> None:
+        """Write config.json."""
+        path = self.folder / "config.json"
+        self.settings_before = path.read_text(encoding="utf-8") if self.cfg.resume else ""
         write_text(path, json.dumps(self.cfg.as_dict(), indent=2) + "\n")
 
-    def keep_settings_that_worked(self, state: TrainState) -> None:
-        """Write config.json as it was before, if no epoch has ended since the run went on: the new settings may be
-        why."""
+    def restore_settings(self, state: TrainState) -> None:
+        """Write config.json as it was before the run went on, if no epoch has ended since: it may be why."""
         if self.settings_before and state.epoch == state.resumed_from:
             write_text(self.folder / "config.json", self.settings_before)
 

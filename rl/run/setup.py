@@ -48,10 +48,10 @@ def started(
             resume.save_unsaved(state, folder)
             raise
         except BaseException:
-            run.keep_settings_that_worked(state)
+            run.restore_settings(state)
             raise
         else:
-            run.keep_settings_that_worked(state)
+            run.restore_settings(state)
         finally:
             if state.ahead:
                 state.ahead.stop()
@@ -119,6 +119,7 @@ def start(
             checked_episodes(state, cfg)  # before anything is written
         run.begin(cfg)
         state.watch.begin(state, tokenizer, run.cfg, folder)
+        run.write_settings()
         if not checkpoint:
             if state.reference:
                 with new_folder(folder / "reference") as files:

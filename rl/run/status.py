@@ -1,5 +1,6 @@
 """How a program ends: with one line for what a person can mend, and with its exit status. Imports nothing heavy."""
 
+import io
 import json
 import os
 import sys
@@ -26,11 +27,11 @@ def ends_in_one_line(program: str) -> Iterator[None]:
     """End the process with one line for an error that a person can mend: with status 2 for a wrong word, with status 1
     for a refusal or an error of files, environments or memory; with a signal's usual status for a signal. A mistake in
     a program, such as int("x") in an environment or a wrong number of values in a loss, keeps its traceback.
+    Characters that the encoding of stdout lacks are escaped, as Python does for stderr.
     """
     signals.restore()
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # not of a notebook, nor of a test
-            stream.reconfigure(errors="backslashreplace")  # where the terminal's encoding lacks a character
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a notebook's is another, and closed it is None
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         yield
     except arguments.ArgumentError as error:

@@ -97,8 +97,8 @@ class Watch:
         self.report(cfg, f"epoch {state.epoch + 1}", **sentences)
 
     def stepped(self, state: "TrainState", batch: Batch, step: StepResult, cfg: Config) -> None:
-        """Check an optimizer step on the batch. Raise FloatingPointError if NONFINITE steps in a
-        row had no finite gradient."""
+        """Check an optimizer step on the batch. Raise FloatingPointError if NONFINITE steps in a row had no finite
+        gradient."""
         where, sentences = f"epoch {state.epoch + 1}, step {state.step}", {}
         sentences["failed_episodes"] = health.failed_episodes(batch)
         sentences["dropout"] = health.dropout(state.model, cfg.algorithm.source == "demonstrations")

@@ -15,6 +15,7 @@ from models import load_model, load_tokenizer
 from models.weights import TINY
 from rl.config.words import parse
 from rl.run import bases
+from rl.run.files import new_folder
 from rl.run.resume import copy_adapter
 from rl.serve.sampler import Sampler
 
@@ -97,6 +98,22 @@ def test_a_copy_of_the_base_is_the_same_base(way, base, adapter, tmp_path):
     spec["model"]["merges"] = [pair if isinstance(pair, str) else " ".join(pair) for pair in spec["model"]["merges"]]
     (copy / "tokenizer.json").write_text(json.dumps(spec, indent=1))
     ways_in(adapter, copy, tmp_path / "out")[way]()
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+@pytest.mark.parametrize("way", ["train", "eval", "merge", "serve"])
+def test_a_file_that_the_run_did_not_write_is_refused_on_every_way_in(name, way, base, adapter, tmp_path):
+    with new_folder(tmp_path / "epoch_1") as epoch:
+        shutil.copytree(adapter, epoch, dirs_exist_ok=True)
+    epoch = tmp_path / "epoch_1"
+    (epoch / "README.md").write_text("a card")
+    bases.check(epoch, base, "none")
+    path = epoch / name
+    path.write_bytes(path.read_bytes().replace(b" ", b"	", 1))  # a change that no other check can see
+    with pytest.raises(ValueError, match=rf"epoch_1/{name}: is not the file that the run wrote: copy it anew, or"):
+        ways_in(epoch, base, tmp_path / "out")[way]()
+    (epoch / "manifest.json").write_text('{"manifest_version": 3}')  # of another program
+    bases.check(epoch, base, "none")
 
 
 def test_what_another_program_left_beside_an_adapter_is_compared(base, adapter, tmp_path, capsys):

@@ -279,6 +279,11 @@ def test_eval_refuses_what_cannot_be_used_before_it_loads(words, line, monkeypat
     assert (status, out, err) == (2, "", f"eval.py: {line}\n")
 
 
+def test_help_of_eval_takes_a_name_that_is_a_key_of_training():
+    status, out, err = run_program("eval.py", "--help", "data")
+    assert status == 0 and "data=" in out, err
+
+
 def test_full_disk_leaves_an_earlier_evaluation(tmp_path, monkeypatch):
     """The new file takes the old one's place once it is whole."""
     path = tmp_path / "x.json"

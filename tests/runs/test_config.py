@@ -293,9 +293,10 @@ def test_start_line_names_each_source_of_a_setting(recipe, tmp_path):
     assert "recipe embedded" not in sources(name, f"model={tmp_path}")
 
 
+@pytest.mark.parametrize("table", ["", "[tiny]", "[guide]"])
 @pytest.mark.parametrize("key", ["resume", "resume_from", "out", "recipe", "plan"])
-def test_a_recipe_has_no_key_of_one_run(key, recipe, capsys):
-    name = recipe(f"{key} = 'x'")
+def test_a_recipe_has_no_key_of_one_run(key, table, recipe, capsys):
+    name = recipe(f"{table}\n{key} = 'x'")
     assert f"{key}= is of one run; give it on the command line" in refused(capsys, name)
 
 

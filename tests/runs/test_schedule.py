@@ -3,6 +3,7 @@
 import json
 import shutil
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from conftest import ROOT, run_program
@@ -11,6 +12,7 @@ from rl.config.arguments import ArgumentError
 from rl.config.checks import check_schedule
 from rl.config.words import parse
 from rl.report import progress
+from rl.run import health
 from rl.run.files import new_folder
 from rl.run.resume import schedule_change
 
@@ -109,6 +111,9 @@ def test_settings_that_did_not_work_are_not_kept(run):
     assert "nothing is left to do" in resumed(run, "temperature=0.5") and path.read_text() == before
     status, _, err = run_program("train.py", f"resume={run}", "epochs=3", "max_len=5")
     assert status == 1 and "max_len" in err and path.read_text() == before
+    with mock.patch.object(health, "tokenizer_ids", return_value="it fell"):  # strict=true ends the run at its start
+        status, _, err = run_program("train.py", f"resume={run}", "epochs=3", "strict=true")
+    assert status == 1 and "it fell" in err and path.read_text() == before
     resumed(run, "epochs=3", "lr=2e-3")
     assert json.loads(path.read_text())["lr"] == 2e-3
 

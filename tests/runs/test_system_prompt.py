@@ -30,6 +30,12 @@ def test_a_file_gives_its_text(tmp_path):
     assert make_env(cfg, "textcraft").reset(0)[0]["content"] == "First line.\nSecond line."
 
 
+def test_a_text_may_be_longer_than_a_name():
+    """A file's has at most 255 characters."""
+    text = "Be brief. " * 100
+    assert make_env(parse([f"system_prompt={text}"]), "textcraft").reset(0)[0]["content"].startswith(text.strip())
+
+
 def test_rows_of_a_file_begin_with_it(tmp_path):
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
