@@ -44,10 +44,9 @@ HARMLESS = {
 }
 # Values of other options that mean plain LoRA. Other initialisations of the factors also change the base weights.
 PLAIN = {"bias": ("none",), "init_lora_weights": (True, "gaussian", "eva", "orthogonal", "mica")}
-MERGED_BY_PEFT = {  # other options, with which PEFT folds an adapter into its base
-    *("use_dora", "modules_to_save", "trainable_token_indices", "bias", "lora_bias", "fan_in_fan_out"),
-    "init_lora_weights",
-}
+# options that are not supported, with which PEFT itself folds an adapter into its base
+MERGED_BY_PEFT = ("use_dora", "modules_to_save", "trainable_token_indices", "bias", "lora_bias", "fan_in_fan_out")
+MERGED_BY_PEFT += ("init_lora_weights",)
 
 
 def save_adapter(model: nn.Module, folder: Path | str, base_model: str | None = None, name: str = "default") -> None:
