@@ -223,6 +223,7 @@ def test_incomplete_line_and_later_epochs_are_removed(tmp_path):
     run = Run(tmp_path / "run")
     run.folder.mkdir()
     run.begin(cfg)
+    run.write_settings()
     for epoch in range(4):
         run.metrics({"epoch": epoch})
     with open(run.folder / "metrics.jsonl", "a") as file:
