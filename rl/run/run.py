@@ -22,6 +22,8 @@ from rl.run.files import append, plain, write_text
 from rl.run.log import epoch_line
 from rl.run.state import TrainState
 
+GROWN = 1.25  # a peak this many times the largest that was printed is printed as well
+
 
 @dataclass
 class Run:
@@ -31,6 +33,7 @@ class Run:
     cfg: Config = field(init=False, repr=False)  # from `begin` on
     settings_before: str = ""  # config.json as it was, of a run that goes on
     phases: dict[str, dict] = field(default_factory=dict)  # those that are not yet logged
+    printed_peak: int = 0  # bytes
 
     def begin(self, cfg: Config) -> None:
         """Take the configuration, with the folder in `out`."""
@@ -73,10 +76,13 @@ class Run:
         holder["peak_bytes"] = max(holder["peak_bytes"], end_phase() or 0)
 
     def log_phases(self, state: TrainState) -> None:
-        """Append a line with the phases since the line before to metrics.jsonl. Print the peaks of the first line."""
+        """Append a line with the phases since the line before to metrics.jsonl. Print their peaks at first, and when
+        one has grown: an update takes more memory as more episodes have an advantage."""
         logged = state.pace.with_busy_seconds(self.phases)
         self.metrics({"epoch": state.epoch, "step": state.step, "phases": logged})
-        if "load" in self.phases:
+        peak = max((phase["peak_bytes"] for phase in self.phases.values()), default=0)
+        if peak > GROWN * self.printed_peak:
+            self.printed_peak = peak
             sizes = (f"{name} {phase['peak_bytes'] / 2**30:.2f}" for name, phase in self.phases.items())
             print(f"peak memory in GiB: {', '.join(sizes)}", flush=True)
         self.phases = {}

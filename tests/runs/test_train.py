@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from models import memory
 from models.weights import TINY
 from rl.config.arguments import ArgumentError
 from rl.config.words import parse
+from rl.ranks.pace import Pace
 from rl.run import folder as claims
 from rl.run.run import Run
 
@@ -150,6 +152,14 @@ def test_phases_have_lines_of_their_own(tmp_path, capsys):
     assert re.fullmatch(r"peak memory in GiB: (\w+ \d+\.\d\d(, |$)){7}", line)
     (shown,) = page_data(tmp_path / "run" / "report.html", "runs")
     assert [r["phases"].keys() for r in shown["metrics"] if "phases" in r] == [first.keys(), second.keys()]
+
+
+def test_peaks_are_printed_again_once_one_has_grown_by_a_quarter(tmp_path, capsys):
+    run, state = Run(tmp_path), SimpleNamespace(epoch=1, step=1, pace=Pace())
+    for gib in (2, 2.25, 2.75, 3, 1):
+        run.phases["learn"] = {"peak_bytes": int(gib * 2**30), "waited": 0.0}
+        run.log_phases(state)
+    assert capsys.readouterr().out.splitlines() == [f"peak memory in GiB: learn {gib}" for gib in ("2.00", "2.75")]
 
 
 def test_sft_from_a_file_learns_it_and_logs_its_loss(tmp_path, capsys):
