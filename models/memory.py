@@ -10,6 +10,7 @@ import torch
 
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the second is torch 2.10's name
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+KERNELS = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")  # torch's cache of products by oneDNN, and oneDNN's
 KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 C = ctypes.CDLL(None) if os.name == "posix" else None
@@ -27,12 +28,15 @@ class Footprint(NamedTuple):
 
 
 def keep_memory() -> None:
-    """Keep freed memory in the process for the next tensors. Call it before the first CUDA tensor.
+    """Keep freed memory in the process for the next tensors. Call it before the first product and CUDA tensor.
 
-    On CUDA, memory grows in segments that can be extended, because caches and batches of many sizes would leave holes;
-    a user's own setting stays.
+    On a CPU the kernels of 64 shapes are kept, rather than of 1,024: batches have many numbers of rows, and for a small
+    model old kernels and their workspaces took more memory than all else. On CUDA memory grows in segments that can be
+    extended, because caches and batches of many sizes would leave holes. A user's own settings stay.
     """
     keep_host_memory()
+    for name in KERNELS:
+        os.environ.setdefault(name, "64")
     if not any(name in os.environ for name in ALLOCATOR):
         os.environ[ALLOCATOR[0]] = "expandable_segments:True"
 

@@ -11,6 +11,7 @@ import torch
 from conftest import random_model
 
 from models import memory, trial
+from models.cpu import packed
 from models.logprob import token_logprobs
 from rl.run.run import Run
 
@@ -57,6 +58,39 @@ print(kept - memory.end_phase())
 def test_kept_memory_is_returned_after_the_trial():
     output = subprocess.run([sys.executable, "-c", RETURNED], capture_output=True, text=True, check=True).stdout
     assert int(output) > 2**27
+
+
+SHAPES = """
+import torch
+from models import memory
+from models.cpu import packed
+
+memory.keep_memory()
+torch.set_num_threads(1)
+weight, peaks = packed.pack_weight(torch.randn(256, 128), "onednn"), []
+for last in (100, 800):
+    for rows in range(last // 8, last):
+        packed.multiply(torch.randn(rows, 128), weight)
+    peaks.append(memory.end_phase())
+print(peaks[1] - peaks[0])
+"""
+
+
+@pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux counts a process's peak")
+@pytest.mark.skipif(not packed.usable(torch.float32, "onednn"), reason="oneDNN multiplies no packed weights here")
+def test_kernels_of_many_numbers_of_rows_take_little_memory():
+    env = {name: value for name, value in os.environ.items() if name not in memory.KERNELS}
+    command = [sys.executable, "-c", SHAPES]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+    assert int(output) < 2**26  # 2**29 by torch's own settings on a Zen 5
+
+
+def test_a_user_may_keep_more_kernels(monkeypatch):
+    first, second = memory.KERNELS
+    monkeypatch.setenv(first, "1024")
+    monkeypatch.delenv(second, raising=False)
+    memory.keep_memory()
+    assert (os.environ[first], os.environ[second]) == ("1024", "64")
 
 
 def test_a_part_of_a_phase_may_add_its_peak_to_the_one_before(monkeypatch):
