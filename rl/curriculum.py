@@ -10,6 +10,8 @@ at least the number after the colon adds the next one. Evaluations always play t
 curriculum=max_turns is a horizon curriculum (ScalingInter-RL, Xi et al. 2025, which goes by optimizer steps instead of
 success): episodes have a quarter of max_turns at first, then half, then all. An epoch without any success also
 lengthens them, because tasks may need more turns than they have.
+
+Bias: until the last value joins, the gradient is that of other tasks, or of shorter episodes, than evaluations play.
 """
 
 from dataclasses import replace

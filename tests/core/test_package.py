@@ -1,5 +1,7 @@
 """What is installed: files of a wheel, targets of make, the Python that make takes."""
 
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -23,6 +25,30 @@ def test_a_wheel_has_every_file_that_is_read():
                 missing.append(f"{room}/{name}")
     assert missing == []
     assert SETUPTOOLS["py-modules"] == sorted((path.stem for path in ROOT.glob("*.py")), key="train eval merge".find)
+
+
+@pytest.mark.all_only
+def test_an_installed_copy_trains_as_a_module_with_its_own_recipes(tmp_path):
+    pytest.importorskip("setuptools", reason="builds the package without an index")
+    source, installed = tmp_path / "source", tmp_path / "installed"
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "__pycache__", "runs", "*.egg-info", "build"))
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, f"--target={installed}", source], check=True)
+    shutil.rmtree(source)
+    words = ["algo=grpo", "recipe=dr_grpo", "epochs=1", "episodes=16", "eval_episodes=0", "ranks=1", "out=run"]
+    env = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, "-m", "train", *words], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "recipe dr_grpo: " in done.stdout, done.stderr
+    found = subprocess.run(
+        [sys.executable, "-c", "import train; print(train.__file__)"],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.strip() == str(installed / "train.py")
 
 
 def test_make_alone_lists_its_targets():

@@ -137,7 +137,7 @@ def of_server(models: list[str], *words: str) -> list[list[str]]:
     return answers
 
 
-def test_adapter_and_merged_model_answer_alike_everywhere(run, tmp_path, hub):  # noqa: F811
+def test_adapter_and_merged_model_answer_alike_everywhere(run, tmp_path, hub, monkeypatch):  # noqa: F811
     transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
     adapter, merged = run / "epoch_2", tmp_path / "merged"
     status, out, err = run_program("merge.py", f"adapter={adapter}", f"out={merged}", "push=me/smol", "prompts=2")
@@ -149,6 +149,11 @@ def test_adapter_and_merged_model_answer_alike_everywhere(run, tmp_path, hub):  
 
     of_base, answers = of_server(["smol", "mine"], "model=smol", f"adapter=mine={adapter}", "threads=1")
     assert of_base[0] == "The capital of France is Paris." != answers[0]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(QUESTIONS[0]))
+    status, out, err = run_program(
+        "rl/chat.py", f"adapter={adapter}", "temperature=0", f"max_new_tokens={NEW}", "threads=1"
+    )
+    assert status == 0 and f"\n{answers[0]} [cut: " in out, err
     assert of_transformers(transformers.AutoModelForCausalLM.from_pretrained(merged), merged) == answers
     shutil.rmtree(merged)  # 540 MB, which pytest would keep for three sessions
     assert of_transformers(peft.AutoPeftModelForCausalLM.from_pretrained(adapter), adapter) == answers
