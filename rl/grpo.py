@@ -31,6 +31,9 @@ the environment, so the weight is a bias.
 
     loss = ... + echo_coef * - sum over observation tokens of log pi(token) / number of them
 
+`grpo.aggregation=turn` takes the mean of each turn's tokens before that of an episode's turns. A token of a short turn,
+or of an episode of few turns, weighs more, so it is not the gradient of the score either.
+
 rl/gigpo.py gives the turns of an episode advantages of their own.
 """
 
