@@ -8,9 +8,15 @@ from typing import NamedTuple
 
 import torch
 
+from models.refusal import Refusal
+
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the second is torch 2.10's name
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-KERNELS = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")  # torch's cache of products by oneDNN, and oneDNN's
+KERNEL_CACHES = (
+    "LRU_CACHE_CAPACITY",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+)  # torch's of oneDNN's products, and oneDNN's own
+KEPT_KERNELS = 64  # shapes in each of them; by default 1,024
 KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 C = ctypes.CDLL(None) if os.name == "posix" else None
@@ -28,15 +34,19 @@ class Footprint(NamedTuple):
 
 
 def keep_memory() -> None:
-    """Keep freed memory in the process for the next tensors. Call it before the first product and CUDA tensor.
+    """Set what the process keeps in memory. Call it before the first product and the first CUDA tensor.
 
-    On a CPU the kernels of 64 shapes are kept, rather than of 1,024: batches have many numbers of rows, and for a small
-    model old kernels and their workspaces took more memory than all else. On CUDA memory grows in segments that can be
-    extended, because caches and batches of many sizes would leave holes. A user's own settings stay.
+    Freed memory stays for the next tensors. On a CPU few kernels stay: batches have many numbers of rows, and beside a
+    small model old kernels and their workspaces took more memory than all else. On CUDA memory grows in segments that
+    can be extended, because caches and batches of many sizes would leave holes. A user's own settings stay; a number of
+    kernels at which torch crashes is a Refusal.
     """
     keep_host_memory()
-    for name in KERNELS:
-        os.environ.setdefault(name, "64")
+    for name in KERNEL_CACHES:
+        os.environ.setdefault(name, str(KEPT_KERNELS))
+    name, kept = KERNEL_CACHES[0], os.environ[KERNEL_CACHES[0]]  # oneDNN reads any text
+    if not kept.isdecimal() or int(kept) == 0:
+        raise Refusal(f"{name}={kept} must be a positive whole number, or be unset: torch crashes at others")
     if not any(name in os.environ for name in ALLOCATOR):
         os.environ[ALLOCATOR[0]] = "expandable_segments:True"
 

@@ -22,7 +22,7 @@ from rl.run.files import append, plain, write_text
 from rl.run.log import epoch_line
 from rl.run.state import TrainState
 
-GROWN = 1.25  # a peak this many times the largest that was printed is printed as well
+GROWN = 1.25  # times the largest peak that was printed, from which peaks are printed again
 
 
 @dataclass

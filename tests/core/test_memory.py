@@ -13,6 +13,7 @@ from conftest import random_model
 from models import memory, trial
 from models.cpu import packed
 from models.logprob import token_logprobs
+from models.refusal import Refusal
 from rl.run.run import Run
 
 
@@ -79,18 +80,25 @@ print(peaks[1] - peaks[0])
 @pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux counts a process's peak")
 @pytest.mark.skipif(not packed.usable(torch.float32, "onednn"), reason="oneDNN multiplies no packed weights here")
 def test_kernels_of_many_numbers_of_rows_take_little_memory():
-    env = {name: value for name, value in os.environ.items() if name not in memory.KERNELS}
+    env = {name: value for name, value in os.environ.items() if name not in memory.KERNEL_CACHES}
     command = [sys.executable, "-c", SHAPES]
     output = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
     assert int(output) < 2**26  # 2**29 by torch's own settings on a Zen 5
 
 
+@pytest.mark.parametrize("kept", ["", "0", "abc"])
+def test_a_number_of_kernels_at_which_torch_crashes_is_refused(kept, monkeypatch):
+    monkeypatch.setenv(memory.KERNEL_CACHES[0], kept)
+    with pytest.raises(Refusal, match=f"LRU_CACHE_CAPACITY={kept} must be a positive whole number"):
+        memory.keep_memory()
+
+
 def test_a_user_may_keep_more_kernels(monkeypatch):
-    first, second = memory.KERNELS
+    first, second = memory.KERNEL_CACHES
     monkeypatch.setenv(first, "1024")
     monkeypatch.delenv(second, raising=False)
     memory.keep_memory()
-    assert (os.environ[first], os.environ[second]) == ("1024", "64")
+    assert (os.environ[first], os.environ[second]) == ("1024", str(memory.KEPT_KERNELS))
 
 
 def test_a_part_of_a_phase_may_add_its_peak_to_the_one_before(monkeypatch):
