@@ -1,4 +1,4 @@
-"""Settings of CUDA's allocator, and the most memory that a phase held."""
+"""Settings of allocators and of the caches of kernels, and the most memory that a phase held."""
 
 import contextlib
 import mmap
