@@ -7,6 +7,9 @@ The update is repeated on the episodes that the run saved (rollouts=, rl/run/rep
 before it or from the run's start, over the epochs between; the run's folder stays as it is. So it is the run's own
 update, with the loss as the code has it now: after a change of the loss it shows what the change would have done.
 
+It takes as long as some three updates, and one more for each epoch since that checkpoint. A run keeps its newest two
+checkpoints and the best epoch's, or as many as save_total_limit= says.
+
 An episode's share of the gradient is g . G / G . G, for its own gradient g and the sum G of all, before the epoch's
 first optimizer step: the shares add up to 1, and one below 0 was overruled by the others.
 """
@@ -26,6 +29,7 @@ from typing import Literal
 
 import torch
 from safetensors.torch import load_file
+from tqdm import tqdm
 
 import train
 from models import Tokenizer
@@ -69,7 +73,7 @@ def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Config]:
     with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
         repeated, tokenizer, state, _ = setup.start(*start_before(run, epoch, Path(temporary) / "run"))
         cfg = repeated.cfg
-        while state.epoch < epoch - 1:
+        for _ in waiting(range(state.epoch + 1, epoch), "earlier epochs"):
             recall(state, run)
             train.learn(state, scored(state, cfg), cfg)
         recall(state, run)
@@ -97,6 +101,11 @@ def start_before(run: Path, epoch: int, copy: Path) -> tuple[Config, Path]:
     cfg = replace(saved, **changed, out=str(copy), resume=str(copy) if earlier else "")
     checks.check(cfg)
     return cfg, copy
+
+
+def waiting(steps: range, name: str) -> tqdm:
+    """Return the steps with a progress bar, on a terminal."""
+    return tqdm(steps, desc=name, leave=False, disable=None)
 
 
 def recall(state: TrainState, run: Path) -> None:
@@ -130,7 +139,7 @@ def gradient_shares(state: TrainState, batch: Batch, cfg: Config) -> tuple[torch
     B, P = len(batch.episodes), sum(p.numel() for p in policy)
     logprobs, kept, norm_B, dot_B = [], {}, torch.zeros(B), torch.zeros(B)
     total_P = torch.zeros(P, device=policy[0].device)
-    for b in range(B):
+    for b in waiting(range(B), "gradients of episodes"):
         of_episode, gradient_P = logprobs_and_gradient(b)
         logprobs.append(of_episode)
         norm_B[b], total_P = (gradient_P**2).sum() ** 0.5, total_P + gradient_P  # `norm` and `@` round worse

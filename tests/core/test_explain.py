@@ -1,6 +1,7 @@
 """rl.explain: the update that it shows is the run's own, bit for bit, and the episodes' shares of it add up."""
 
 import hashlib
+import io
 import re
 import shutil
 from pathlib import Path
@@ -51,6 +52,16 @@ def test_epoch_without_checkpoints_is_repeated_from_the_start(run, tmp_path):
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoint-*"))
     found, _, _ = explain.explain(copy, 2)
     assert found.exact is True and torch.equal(found.before_N, found.batch.old_logprobs_N)
+
+
+def test_a_terminal_shows_how_far_it_is(run, tmp_path, monkeypatch):
+    """The bars are on stderr: stdout may be piped."""
+    copy, terminal = tmp_path / "run", io.StringIO()
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoint-*"))
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", terminal)
+    explain.explain(copy, 2)
+    assert "earlier epochs:   0%|" in terminal.getvalue() and "gradients of episodes:   0%|" in terminal.getvalue()
 
 
 def test_an_epoch_without_anything_to_learn_is_shown(tmp_path):
