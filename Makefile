@@ -46,7 +46,7 @@ bench-real: $(VENV)/bench.done  ## a GRPO epoch at the 0.5B shape on a CPU, in p
 bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minutes
 	PYTHON=$(PY) benchmarks/quick
 
-learn: $(VENV)/train.done  ## every algorithm and environment at a small budget, beside the committed table; half an hour, before and after a change of numbers
+learn: $(VENV)/train.done  ## algorithms that learn from rewards, and all environments, at a small budget, beside the committed table; half an hour, before and after a change of numbers
 	$(PY) -m benchmarks.learn
 
 results: $(VENV)/train.done  ## the tables of docs/results.md, anew from the records in benchmarks/results

@@ -3,10 +3,10 @@
     make learn                                          before and after a change of numbers
     python -m benchmarks.learn write=true ranks=1       make the table, with three seeds; other words are train.py's
 
-One seed of every algorithm on one environment, and of one algorithm on every other one, by benchmarks/referee.py and
-its rules. Each line says whether sampled success lies within the interval of the earlier value. It is clearly below
-if it is SURE standard errors lower; the error is that of one seed, pooled over the table's rows. Then the exit status
-is 1, as for a run that fails.
+One seed of every algorithm that learns from rewards on one environment, and of one algorithm on every other one, by
+benchmarks/referee.py and its rules. Each line says whether sampled success lies within the interval of the earlier
+value. It is clearly below if it is SURE standard errors lower; the error is that of one seed, pooled over the table's
+rows. Then the exit status is 1, as for a run that fails.
 """
 
 import math

@@ -4,8 +4,9 @@ Each name is a run of its own, with the settings, folder, optimizer, evaluations
 train.py's `main`, unchanged, in a thread. One thread computes at a time, the one that holds the baton. What they share:
 
     the weights    each run has a model of its own, whose frozen tensors are the base's
-    the sampler    a step of sampling waits until every run that has not finished wants one; then the rows of all of
-                   them go through the base together (models/cpu/mixed.py)
+    the sampler    where models/cpu/step.py has a step for the base, a step of sampling waits until every run that has
+                   not finished wants one; then the rows of all of them go through the base together
+                   (models/cpu/mixed.py)
 
 So a run that learns keeps the others waiting, and its next episodes join theirs in the middle. A row's bits do not
 depend on other rows, nor do its random numbers: each run computes what it would compute alone.
