@@ -46,7 +46,7 @@ def test_the_environment_does_what_the_page_asks(tmp_path, monkeypatch):
             env = envs.make("guess")
             prompt = env.reset(seed, split)[0]["content"]
             assert prompt == envs.make("guess").reset(seed, split)[0]["content"], "a group has one prompt"
-            tasks.setdefault((env.low, env.high, env.secret), set()).add(split)
+            tasks.setdefault((*env.left, env.secret), set()).add(split)
             step = env.step(env.oracle())
             while not (step.terminated or step.truncated):
                 step = env.step(env.oracle())
@@ -62,7 +62,25 @@ def test_the_environment_does_what_the_page_asks(tmp_path, monkeypatch):
 
 
 @pytest.mark.all_only
-def test_a_run_learns_with_both(tree):
+def test_the_page_s_demonstrations_teach_the_environment(tree):
+    """The embedded model solves nothing before; by the page's own words, with fewer held-out tasks."""
+    [words] = re.findall(r"python train.py (algo=sft env=guess.*)", PAGE)
+    command = [sys.executable, "train.py", *words.split(), "eval_episodes=50", "ranks=1"]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    before, after = (
+        [
+            record["eval"]
+            for record in metrics_of(tree / "runs" / "guess")
+            if "eval" in record and record["epoch"] == epoch
+        ]
+        for epoch in (0, 4)
+    )
+    assert all(old["success"] == 0 and new["low"] > 0.2 for old, new in zip(before, after, strict=True))
+
+
+@pytest.mark.all_only
+def test_a_run_with_both(tree):
     words = [*SMALL, "algo=raft", "raft.group_size=8", "env=guess", "guess.numbers=2", "out=run"]
     done = subprocess.run([sys.executable, "train.py", *words], cwd=tree, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
