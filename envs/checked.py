@@ -125,5 +125,6 @@ def entry(info: dict, key: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return a value as it stands in a message."""
-    return repr(value)[:80]
+    """Return a value as it stands in a message, its end left out if it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -46,7 +46,16 @@ from rl.ranks.playing import play_on_ranks
 from rl.records import Episode, Turn
 from rl.rollout import UNSEEN, add_step, difference, timed_out, write_prompt
 from rl.run.files import bounded_lines
-from rl.tasks import Task, check_failures, failures_of, make_env, system_prompt_text, task_digest, with_prompt
+from rl.tasks import (
+    Task,
+    check_failures,
+    failures_of,
+    line_of_failure,
+    make_env,
+    system_prompt_text,
+    task_digest,
+    with_prompt,
+)
 from rl.tools import write_reply
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
@@ -294,7 +303,8 @@ def _play_all(
             except envs.EnvironmentFailed as error:
                 finished.append(episodes[index])
                 episodes[index].infrastructure_failed = episodes[index].truncated = True
-                progress.write(f"{tasks[index].env}: {error}; the episode is left out")
+                if line := line_of_failure(tasks[index].env, error, sum(e.infrastructure_failed for e in finished)):
+                    progress.write(line)
                 left = len(tasks) - len(finished)
                 started = len(requests) if answers is None else left  # all start in the first round
                 check_failures(finished, started, left - started, error)

@@ -20,6 +20,7 @@ from rl.config.fields import Config, Experiment
 from rl.config.refusals import Refusal, one_line
 from rl.reward import measure_progress
 
+NAMED = 5  # failed episodes of a rollout that get a line each
 GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
 
 
@@ -156,6 +157,12 @@ def failures_of(env: str) -> Iterator[None]:
         # contextlib takes an error that StopIteration caused for one of this generator, and drops it
         cause = None if isinstance(error, StopIteration) else error
         raise envs.EnvironmentFailed(f"{env} raised {type(error).__name__}: {one_line(error)} ({where})") from cause
+
+
+def line_of_failure(env: str, error: envs.EnvironmentFailed, number: int) -> str:
+    """Return the line of the number-th episode of a rollout that fails; "" for one that is only counted."""
+    more = "; more such episodes are only counted" if number == NAMED else ""
+    return f"{env}: {error}; the episode is left out{more}" if number <= NAMED else ""
 
 
 def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:

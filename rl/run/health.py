@@ -234,7 +234,8 @@ def invalid_actions(records: Sequence[dict]) -> str | None:
         return None
     return (
         f"environments understood hardly an action in {len(last)} epochs, and no task was solved: the model does not "
-        "know the form of a reply, the replies are cut, or the chat format is another model's"
+        "know the form of a reply (demonstrations teach it: algo=sft), the replies are cut, or the chat format is "
+        "another model's"
     )
 
 

@@ -20,7 +20,7 @@ from rl.data import demonstrations
 from rl.evaluate import describe, evaluate
 from rl.rollout import rollout
 from rl.run.files import plain
-from rl.tasks import make_tasks
+from rl.tasks import NAMED, make_tasks
 
 ERRORS = {
     "digits": lambda: int("9" * 5000),
@@ -73,6 +73,23 @@ def test_whatever_an_environment_raises_leaves_one_episode_out(method, error, ti
     assert line.startswith("sat: ") and line.endswith("; the episode is left out") and "\n" not in line
     said = {"own": "gone", "exit": f"sat.{method} called sys.exit(0) (test_failing"}.get(error, "sat raised ")
     assert said in line and (error == "own" or "test_failing_episodes.py, line" in line)
+
+
+@pytest.mark.parametrize("expert", [False, True])
+def test_of_many_failing_episodes_the_first_have_lines(expert, tiny, monkeypatch):
+    original, calls = sat.Env.step, []
+
+    def step(self, action):
+        calls.append(1)
+        return {}["key"] if len(calls) <= 8 else original(self, action)
+
+    monkeypatch.setattr(sat.Env, "step", step)
+    cfg, bar = parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), Lines()
+    tasks = make_tasks(cfg, 0, 12, 1, "train", 0)
+    played = demonstrations(tiny[1], tasks, cfg, bar) if expert else rollout(*tiny, tasks, cfg, 1.0, bar)
+    assert sum(episode.infrastructure_failed for episode in played) == 8 and len(bar.lines) == NAMED == 5
+    ends = [line.partition(" (test_")[2].partition("; ")[2] for line in bar.lines]
+    assert ends == ["the episode is left out"] * 4 + ["the episode is left out; more such episodes are only counted"]
 
 
 WRONG = {  # what a step has that is not a number, or that JSON has no word for
