@@ -81,7 +81,7 @@ def test_of_many_failing_episodes_the_first_have_lines(expert, tiny, monkeypatch
 
     def step(self, action):
         calls.append(1)
-        return {}["key"] if len(calls) <= 8 else original(self, action)
+        return original(self, action) if len(calls) % 3 == 1 else {}["key"]
 
     monkeypatch.setattr(sat.Env, "step", step)
     cfg, bar = parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), Lines()
