@@ -20,7 +20,7 @@ from rl.config.fields import Config, Experiment
 from rl.config.refusals import Refusal, one_line
 from rl.reward import measure_progress
 
-NAMED = 5  # failed episodes of a rollout that get a line each
+NAMED = 20  # failed episodes of a rollout that get a line each
 GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
 
 

@@ -85,11 +85,11 @@ def test_of_many_failing_episodes_the_first_have_lines(expert, tiny, monkeypatch
 
     monkeypatch.setattr(sat.Env, "step", step)
     cfg, bar = parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), Lines()
-    tasks = make_tasks(cfg, 0, 12, 1, "train", 0)
+    tasks = make_tasks(cfg, 0, 36, 1, "train", 0)
     played = demonstrations(tiny[1], tasks, cfg, bar) if expert else rollout(*tiny, tasks, cfg, 1.0, bar)
-    assert sum(episode.infrastructure_failed for episode in played) == 8 and len(bar.lines) == NAMED == 5
+    assert sum(episode.infrastructure_failed for episode in played) == 24 and len(bar.lines) == NAMED == 20
     ends = [line.partition(" (test_")[2].partition("; ")[2] for line in bar.lines]
-    assert ends == ["the episode is left out"] * 4 + ["the episode is left out; more such episodes are only counted"]
+    assert ends == ["the episode is left out"] * 19 + ["the episode is left out; more such episodes are only counted"]
 
 
 WRONG = {  # what a step has that is not a number, or that JSON has no word for
