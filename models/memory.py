@@ -12,10 +12,8 @@ from models.refusal import Refusal
 
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the second is torch 2.10's name
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-KERNEL_CACHES = (
-    "LRU_CACHE_CAPACITY",
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
-)  # torch's of oneDNN's products, and oneDNN's own
+# torch's cache of oneDNN's products, and oneDNN's own
+KERNEL_CACHES = "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 KEPT_KERNELS = 64  # shapes in each of them; by default 1,024
 KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -44,8 +42,9 @@ def keep_memory() -> None:
     keep_host_memory()
     for name in KERNEL_CACHES:
         os.environ.setdefault(name, str(KEPT_KERNELS))
-    name, kept = KERNEL_CACHES[0], os.environ[KERNEL_CACHES[0]]  # oneDNN reads any text
-    if not kept.isdecimal() or int(kept) == 0:
+    name = KERNEL_CACHES[0]  # oneDNN reads any text
+    kept = os.environ[name]
+    if not (kept.isascii() and kept.isdecimal() and int(kept)):
         raise Refusal(f"{name}={kept} must be a positive whole number, or be unset: torch crashes at others")
     if not any(name in os.environ for name in ALLOCATOR):
         os.environ[ALLOCATOR[0]] = "expandable_segments:True"

@@ -50,8 +50,8 @@ from rl.tasks import (
     Task,
     check_failures,
     failures_of,
-    line_of_failure,
     make_env,
+    show_failure,
     system_prompt_text,
     task_digest,
     with_prompt,
@@ -303,8 +303,7 @@ def _play_all(
             except envs.EnvironmentFailed as error:
                 finished.append(episodes[index])
                 episodes[index].infrastructure_failed = episodes[index].truncated = True
-                if line := line_of_failure(tasks[index].env, error, sum(e.infrastructure_failed for e in finished)):
-                    progress.write(line)
+                show_failure(progress, tasks[index].env, error, finished)
                 left = len(tasks) - len(finished)
                 started = len(requests) if answers is None else left  # all start in the first round
                 check_failures(finished, started, left - started, error)

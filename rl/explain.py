@@ -73,7 +73,7 @@ def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Config]:
     with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
         repeated, tokenizer, state, _ = setup.start(*start_before(run, epoch, Path(temporary) / "run"))
         cfg = repeated.cfg
-        for _ in waiting(range(state.epoch + 1, epoch), "earlier epochs"):
+        for _ in with_bar(range(state.epoch + 1, epoch), "earlier epochs"):
             recall(state, run)
             train.learn(state, scored(state, cfg), cfg)
         recall(state, run)
@@ -103,7 +103,7 @@ def start_before(run: Path, epoch: int, copy: Path) -> tuple[Config, Path]:
     return cfg, copy
 
 
-def waiting(steps: range, name: str) -> tqdm:
+def with_bar(steps: range, name: str) -> tqdm:
     """Return the steps with a progress bar, on a terminal."""
     return tqdm(steps, desc=name, leave=False, disable=None)
 
@@ -139,7 +139,7 @@ def gradient_shares(state: TrainState, batch: Batch, cfg: Config) -> tuple[torch
     B, P = len(batch.episodes), sum(p.numel() for p in policy)
     logprobs, kept, norm_B, dot_B = [], {}, torch.zeros(B), torch.zeros(B)
     total_P = torch.zeros(P, device=policy[0].device)
-    for b in waiting(range(B), "gradients of episodes"):
+    for b in with_bar(range(B), "gradients of episodes"):
         of_episode, gradient_P = logprobs_and_gradient(b)
         logprobs.append(of_episode)
         norm_B[b], total_P = (gradient_P**2).sum() ** 0.5, total_P + gradient_P  # `norm` and `@` round worse

@@ -38,7 +38,7 @@ from rl.remote.sampler import FailedTurn, RemoteEngine, remote_engine
 from rl.report import progress as live
 from rl.run.files import is_number
 from rl.run.health import sampler_hash
-from rl.tasks import Task, check_failures, failures_of, line_of_failure, make_env, task_digest
+from rl.tasks import Task, check_failures, failures_of, make_env, show_failure, task_digest
 from rl.tools import read_action
 
 MAX_THREADS = 8  # slow environments that step at once: with more, programs that have a time limit would be slowed down
@@ -279,8 +279,7 @@ class _Games:
         """Mark the episode as failed: train.py leaves it out. Raise ValueError if all failed and none is playing."""
         game.episode.infrastructure_failed = game.episode.truncated = True
         self.finished[game.task.key] = game.episode
-        if line := line_of_failure(game.task.env, error, sum(e.infrastructure_failed for e in self.finished.values())):
-            self.progress.write(line)
+        show_failure(self.progress, game.task.env, error, self.finished.values())
         check_failures(list(self.finished.values()), len(self.playing), len(self.waiting), error)
 
 

@@ -6,10 +6,11 @@ A system prompt (system_prompt=) stands before the messages of every environment
 import hashlib
 import random
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import envs
 from envs import prompt_file
@@ -18,9 +19,10 @@ from rl import ranks
 from rl.config.arguments import ArgumentError
 from rl.config.fields import Config, Experiment
 from rl.config.refusals import Refusal, one_line
+from rl.records import Episode
 from rl.reward import measure_progress
 
-NAMED = 20  # failed episodes of a rollout that get a line each
+FAILURES_SHOWN = 20  # lines about failed episodes of a rollout; the others are only counted
 GIVE_UP = 3  # stop after this many groups if every episode so far failed: each may have tried for half a minute
 
 
@@ -159,10 +161,12 @@ def failures_of(env: str) -> Iterator[None]:
         raise envs.EnvironmentFailed(f"{env} raised {type(error).__name__}: {one_line(error)} ({where})") from cause
 
 
-def line_of_failure(env: str, error: envs.EnvironmentFailed, number: int) -> str:
-    """Return the line of the number-th episode of a rollout that fails; "" for one that is only counted."""
-    more = "; more such episodes are only counted" if number == NAMED else ""
-    return f"{env}: {error}; the episode is left out{more}" if number <= NAMED else ""
+def show_failure(progress: Any, env: str, error: envs.EnvironmentFailed, finished: Iterable[Episode]) -> None:
+    """Write a line about the newest of the finished episodes, which has failed, unless FAILURES_SHOWN have one."""
+    number = sum(episode.infrastructure_failed for episode in finished)
+    if number <= FAILURES_SHOWN:
+        more = "; more such episodes are only counted" if number == FAILURES_SHOWN else ""
+        progress.write(f"{env}: {error}; the episode is left out{more}")
 
 
 def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:

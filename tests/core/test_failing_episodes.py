@@ -20,7 +20,7 @@ from rl.data import demonstrations
 from rl.evaluate import describe, evaluate
 from rl.rollout import rollout
 from rl.run.files import plain
-from rl.tasks import NAMED, make_tasks
+from rl.tasks import FAILURES_SHOWN, make_tasks
 
 ERRORS = {
     "digits": lambda: int("9" * 5000),
@@ -87,7 +87,7 @@ def test_of_many_failing_episodes_the_first_have_lines(expert, tiny, monkeypatch
     cfg, bar = parse(["env=sat", "sat.n=3", "max_new_tokens=2"]), Lines()
     tasks = make_tasks(cfg, 0, 36, 1, "train", 0)
     played = demonstrations(tiny[1], tasks, cfg, bar) if expert else rollout(*tiny, tasks, cfg, 1.0, bar)
-    assert sum(episode.infrastructure_failed for episode in played) == 24 and len(bar.lines) == NAMED == 20
+    assert sum(episode.infrastructure_failed for episode in played) == 24 and len(bar.lines) == FAILURES_SHOWN == 20
     ends = [line.partition(" (test_")[2].partition("; ")[2] for line in bar.lines]
     assert ends == ["the episode is left out"] * 19 + ["the episode is left out; more such episodes are only counted"]
 

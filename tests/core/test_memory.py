@@ -86,7 +86,7 @@ def test_kernels_of_many_numbers_of_rows_take_little_memory():
     assert int(output) < 2**26  # 2**29 by torch's own settings on a Zen 5
 
 
-@pytest.mark.parametrize("kept", ["", "0", "abc"])
+@pytest.mark.parametrize("kept", ["", "0", "abc", "٣"])
 def test_a_number_of_kernels_at_which_torch_crashes_is_refused(kept, monkeypatch):
     monkeypatch.setenv(memory.KERNEL_CACHES[0], kept)
     with pytest.raises(Refusal, match=f"LRU_CACHE_CAPACITY={kept} must be a positive whole number"):

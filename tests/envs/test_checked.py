@@ -10,6 +10,7 @@ import envs
 from envs import sums
 from envs.__main__ import main
 from envs.base import Environment
+from envs.checked import shown
 from envs.common import only_step
 from envs.demos import expert
 from rl import config
@@ -136,6 +137,10 @@ def test_a_missing_expert_is_named_without_a_run(monkeypatch, capsys):
     assert capsys.readouterr().err == said
     with pytest.raises(ValueError, match=r"envs.sums has no expert: its Env has no oracle\(\)"):
         expert(envs.make("sums"))
+
+
+def test_a_long_value_in_a_message_is_cut_with_a_mark():
+    assert shown("x" * 78) == f"'{'x' * 78}'" and shown("x" * 79) == f"'{'x' * 76}..."
 
 
 def test_demonstrations_say_why_an_episode_is_left_out(tmp_path, monkeypatch, capsys):
