@@ -7,9 +7,11 @@
 To add an environment, write a module with `Config`, a dataclass, and `Env`, an Environment, and add it to NAMES.
 """
 
+import re
 from dataclasses import fields
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 from envs.base import Environment, EnvironmentFailed, Step
@@ -82,7 +84,7 @@ def _module(name: str) -> ModuleType:
     if name in GROUPS:
         raise Refusal(f"{name!r} is a group of environments; choose one of: {', '.join(GROUPS[name])}")
     if name not in NAMES:
-        raise Refusal(f"unknown environment {name!r}; {nearest(name, [*NAMES, *GROUPS])}")
+        raise Refusal(f"unknown environment {name!r}; {_forgotten(name) or nearest(name, [*NAMES, *GROUPS])}")
     try:
         module = import_module(NAMES[name])
     except (Exception, SystemExit) as error:
@@ -95,3 +97,12 @@ def _module(name: str) -> ModuleType:
     if mistake := mistake_in(module):
         raise Refusal(f"environment {name!r}: {NAMES[name]} {mistake}")
     return module
+
+
+def _forgotten(name: str) -> str:
+    """Return what to write where the file of an environment is there and its line in NAMES is not, else ""."""
+    spec = find_spec(f"envs.{name}") if name.isidentifier() else None
+    text = Path(spec.origin).read_text(errors="replace") if spec and spec.origin else ""  # a folder has no origin
+    if not re.search(r"^class Env\b", text, re.MULTILINE):
+        return ""
+    return f'envs.{name} has an Env, and NAMES in {__file__} lacks its line: "{name}": "envs.{name}",'

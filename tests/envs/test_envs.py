@@ -418,6 +418,18 @@ def test_wrong_names_are_one_line(call, line):
     assert str(error.value).startswith(line) and "\n" not in str(error.value)
 
 
+def test_a_file_whose_line_is_missing_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(envs, "__path__", [*envs.__path__, str(tmp_path)])
+    (tmp_path / "guessing.py").write_text("class Config: ...\n\n\nclass Env(Environment): ...\n")
+    (tmp_path / "helper.py").write_text("class Envelope: ...\n")
+    with pytest.raises(ValueError, match=r'NAMES in .*lacks its line: "guessing": "envs.guessing",$'):
+        envs.make("guessing")
+    (tmp_path / "empty").mkdir()
+    for other in ("helper", "empty", "base", "../guessing", "guessing.Env"):  # base: of envs/, without an Env
+        with pytest.raises(ValueError, match=r"choose from|did you mean"):
+            envs.make(other)
+
+
 @pytest.mark.parametrize("difficulty", ["?", "0", "6", "1,,2", ""])
 @everywhere
 def test_an_unknown_difficulty_names_the_levels(name, difficulty):
