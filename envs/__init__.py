@@ -100,9 +100,9 @@ def _module(name: str) -> ModuleType:
 
 
 def _forgotten(name: str) -> str:
-    """Return what to write where the file of an environment is there and its line in NAMES is not, else ""."""
+    """Return the line to add to NAMES if envs/ has a module of this name with a class Env, else ""."""
     spec = find_spec(f"envs.{name}") if name.isidentifier() else None
     text = Path(spec.origin).read_text(errors="replace") if spec and spec.origin else ""  # a folder has no origin
     if not re.search(r"^class Env\b", text, re.MULTILINE):
         return ""
-    return f'envs.{name} has an Env, and NAMES in {__file__} lacks its line: "{name}": "envs.{name}",'
+    return f'{spec.origin} has a class Env: add "{name}": "envs.{name}", to NAMES in {__file__}'

@@ -418,11 +418,14 @@ def test_wrong_names_are_one_line(call, line):
     assert str(error.value).startswith(line) and "\n" not in str(error.value)
 
 
-def test_a_file_whose_line_is_missing_is_said(tmp_path, monkeypatch):
+def test_error_names_the_missing_line_of_an_environment(tmp_path, monkeypatch):
     monkeypatch.setattr(envs, "__path__", [*envs.__path__, str(tmp_path)])
     (tmp_path / "guessing.py").write_text("class Config: ...\n\n\nclass Env(Environment): ...\n")
     (tmp_path / "helper.py").write_text("class Envelope: ...\n")
-    with pytest.raises(ValueError, match=r'NAMES in .*lacks its line: "guessing": "envs.guessing",$'):
+    with pytest.raises(
+        ValueError,
+        match=r'guessing.py has a class Env: add "guessing": "envs.guessing", to NAMES in .*envs/__init__.py$',
+    ):
         envs.make("guessing")
     (tmp_path / "empty").mkdir()
     for other in ("helper", "empty", "base", "../guessing", "guessing.Env"):  # base: of envs/, without an Env
