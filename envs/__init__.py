@@ -7,7 +7,7 @@
 To add an environment, write a module with `Config`, a dataclass, and `Env`, an Environment, and add it to NAMES.
 """
 
-import re
+import ast
 from dataclasses import fields
 from importlib import import_module
 from importlib.util import find_spec
@@ -101,8 +101,13 @@ def _module(name: str) -> ModuleType:
 
 def _forgotten(name: str) -> str:
     """Return the line to add to NAMES if envs/ has a module of this name with a class Env, else ""."""
-    spec = find_spec(f"envs.{name}") if name.isidentifier() else None
-    text = Path(spec.origin).read_text(errors="replace") if spec and spec.origin else ""  # a folder has no origin
-    if not re.search(r"^class Env\b", text, re.MULTILINE):
+    if not str(name).isidentifier():
         return ""
-    return f'{spec.origin} has a class Env: add "{name}": "envs.{name}", to NAMES in {__file__}'
+    for path in (place / file for place in map(Path, __path__) for file in (f"{name}.py", f"{name}/__init__.py")):
+        try:
+            defined = ast.parse(path.read_bytes()).body  # nothing of it runs
+        except (OSError, SyntaxError, ValueError):
+            continue
+        if any(isinstance(part, ast.ClassDef) and part.name == "Env" for part in defined):
+            return f'{path} has a class Env: add "{name}": "envs.{name}", to NAMES in {__file__}'
+    return ""

@@ -54,6 +54,8 @@ def mistake_in(module: ModuleType) -> str:
         return "needs a class Config, decorated with @dataclass(frozen=True)"
     if not (isinstance(env, type) and issubclass(env, Environment)):
         return "needs a class Env, a subclass of envs.Environment"
+    if env.__init__ is object.__init__:
+        return "needs `def __init__(self, config)` in its class Env"
     waiting = [method for method in CHECKS if iscoroutinefunction(getattr(env, method))]
     return f"has `async def {waiting[0]}`, which nothing awaits; write `def {waiting[0]}`" if waiting else ""
 

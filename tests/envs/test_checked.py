@@ -51,6 +51,7 @@ MODULES = [  # the code of a module, the message
     (GOOD + "class Env: ...", "own_env needs a class Env, a subclass of envs.Environment"),
     ("import envs\n" + ENV, "own_env needs a class Config, decorated with @dataclass"),
     ("import envs\nclass Config: ...\n" + ENV, "own_env needs a class Config, decorated with @dataclass"),
+    (GOOD + "class Env(envs.Environment): ...", "own_env needs `def __init__(self, config)` in its class Env"),
     (GOOD + ENV + "    async def step(self, action): ...", "has `async def step`, which nothing awaits; write `def"),
 ]
 
@@ -137,6 +138,15 @@ def test_a_missing_expert_is_named_without_a_run(monkeypatch, capsys):
     assert capsys.readouterr().err == said
     with pytest.raises(ValueError, match=r"envs.sums has no expert: its Env has no oracle\(\)"):
         expert(envs.make("sums"))
+
+
+@pytest.mark.parametrize("name", ["grpo", "lora"])
+def test_an_environment_may_not_be_named_as_other_settings(name, monkeypatch, capsys):
+    monkeypatch.setitem(envs.NAMES, name, "envs.sums")
+    with pytest.raises(SystemExit) as ended:
+        parse(["algo=ppo", "env=sums"])
+    assert ended.value.code == 2
+    assert f"no environment can be named {name}, as other settings are" in capsys.readouterr().err
 
 
 def test_a_long_value_in_a_message_is_cut_with_a_mark():
