@@ -429,10 +429,11 @@ def test_error_names_the_missing_line_of_an_environment(tmp_path, monkeypatch):
         envs.make("guessing")
     (tmp_path / "broken.py").write_text("class Env(")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "inner.py").write_text("class Env: ...\n")
     (tmp_path / "unread.py").mkdir()  # a folder: reading it fails
     (tmp_path / "said.py").write_text('"""A text.\nclass Env in it"""\n')
     # base: of envs/, without an Env
-    for other in ("helper", "broken", "empty", "unread", "said", "base", "../guessing", "guessing.Env", 3, None):
+    for other in ("helper", "broken", "empty", "unread", "said", "base", "empty/inner", "guessing.Env", 3, None):
         with pytest.raises(ValueError, match=r"choose from|did you mean"):
             envs.make(other)
 
