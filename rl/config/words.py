@@ -51,7 +51,7 @@ def parse(words, program="train.py", also=None):
 
 def checked(words: list[str], program: str, also: type | None = None) -> Any:
     """Return what `parse` does. Raise ArgumentError, OSError or a Refusal of envs for a wrong word, one line each."""
-    if taken := [name for name in (*RUN_TABLES, *ALGORITHMS) if name in envs.NAMES]:
+    if taken := [name for name in (*(field.name for field in fields(Config)), *ALGORITHMS) if name in envs.NAMES]:
         raise ArgumentError(
             f"no environment can be named {taken[0]}, as other settings are; rename it in NAMES of envs/__init__.py"
         )

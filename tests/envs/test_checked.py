@@ -140,7 +140,7 @@ def test_a_missing_expert_is_named_without_a_run(monkeypatch, capsys):
         expert(envs.make("sums"))
 
 
-@pytest.mark.parametrize("name", ["grpo", "lora"])
+@pytest.mark.parametrize("name", ["grpo", "lora", "seed"])
 def test_an_environment_may_not_be_named_as_other_settings(name, monkeypatch, capsys):
     monkeypatch.setitem(envs.NAMES, name, "envs.sums")
     with pytest.raises(SystemExit) as ended:
