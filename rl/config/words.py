@@ -51,9 +51,11 @@ def parse(words, program="train.py", also=None):
 
 def checked(words: list[str], program: str, also: type | None = None) -> Any:
     """Return what `parse` does. Raise ArgumentError, OSError or a Refusal of envs for a wrong word, one line each."""
-    if taken := [name for name in (*(field.name for field in fields(Config)), *ALGORITHMS) if name in envs.NAMES]:
+    keys_of_a_run = {field.name for theme in THEMES for field in fields(theme)}
+    if taken := envs.NAMES.keys() & {*keys_of_a_run, *RUN_TABLES, *ALGORITHMS}:  # config.json would mix them up
+        name = min(taken)
         raise ArgumentError(
-            f"no environment can be named {taken[0]}, as other settings are; rename it in NAMES of envs/__init__.py"
+            f"no environment can be named {name}, as a setting is; rename it in NAMES of envs/__init__.py"
         )
     given = arguments.split(words)
     for key in ("resume_from", "opd.teacher", "reward.judge"):

@@ -146,7 +146,7 @@ def test_an_environment_may_not_be_named_as_other_settings(name, monkeypatch, ca
     with pytest.raises(SystemExit) as ended:
         parse(["algo=ppo", "env=sums"])
     assert ended.value.code == 2
-    assert f"no environment can be named {name}, as other settings are" in capsys.readouterr().err
+    assert f"no environment can be named {name}, as a setting is" in capsys.readouterr().err
 
 
 def test_a_long_value_in_a_message_is_cut_with_a_mark():
